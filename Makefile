@@ -1,0 +1,67 @@
+# Maxim. `make` builds the four programs, `make test` proves them, `make demo` shows them.
+# Knobs: DEBUG=1 (no optimisation), SANITIZE=address|undefined|thread, MARCH=native|x86-64-v3|… (instruction set).
+
+CXX := g++
+MARCH ?= native
+BUILD := build$(if $(SANITIZE),/$(SANITIZE))$(if $(DEBUG),/debug)
+PROGRAMS := train evaluate encode search
+ROOMS := runtime kernels comm model loss data trainer
+
+CPPFLAGS = -I. -MMD -MP -DFMT_SHARED -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL $(MPI_CFLAGS)
+CXXFLAGS = -std=c++20 -march=$(MARCH) -fopenmp -g -Wall -Wextra -Werror $(if $(DEBUG),-O0,-O3) \
+           $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+LDLIBS = -lspdlog -lfmt -lz -lutf8proc $(MPI_LIBS) -ldl -lpthread
+
+objects = $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard $(addsuffix /*.cpp,$(1))))
+LIBRARY := $(call objects,$(ROOMS) kernels/cpu)
+TEST_ROOMS := $(addprefix tests/,$(ROOMS) reference)  # one binary; tests/mpi and tests/apps have their own
+
+.PHONY: all test demo demo-offline bench format clean deps
+.SECONDARY:
+all: $(PROGRAMS)
+
+$(PROGRAMS): %: $(BUILD)/apps/%.o $(LIBRARY)
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/tests/unit_tests: $(call objects,tests $(TEST_ROOMS)) $(LIBRARY)
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/tests/mpi_tests: $(BUILD)/tests/run_catch.o $(call objects,tests/mpi tests/reference) $(LIBRARY)
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/tests/program_tests: $(call objects,tests tests/apps) $(LIBRARY)
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/%.o: %.cpp
+	@mkdir -p $(@D)
+	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c -o $@ $<
+
+test: $(PROGRAMS) $(addprefix $(BUILD)/tests/,unit_tests mpi_tests program_tests)
+	bash tests/run.sh $(BUILD)
+format:
+	clang-format -i $$(git ls-files '*.h' '*.cpp')
+clean:
+	rm -rf build $(PROGRAMS)
+
+# What a fresh Debian or Ubuntu machine lacks: package:file that shows it is there. build/deps.mk is included, so make
+# writes it (installing what is missing) before anything else, and starts over.
+PACKAGES := g++:/usr/bin/g++ libopenmpi-dev:/usr/bin/mpicxx openmpi-bin:/usr/bin/mpirun \
+  libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread catch2:/usr/include/catch2 \
+  libcli11-dev:/usr/include/CLI/CLI.hpp nlohmann-json3-dev:/usr/include/nlohmann/json.hpp \
+  libspdlog-dev:/usr/include/spdlog/spdlog.h libfmt-dev:/usr/include/fmt/format.h zlib1g-dev:/usr/include/zlib.h \
+  libutf8proc-dev:/usr/include/utf8proc.h
+deps:
+	@rm -f build/deps.mk; $(MAKE) --no-print-directory build/deps.mk
+build/deps.mk: Makefile
+	@mkdir -p build
+	@missing=$$(for p in $(PACKAGES); do test -e "$${p#*:}" || echo "$${p%%:*}"; done); \
+	if [ -n "$$missing" ]; then \
+	  if [ "$$(id -u)" = 0 ]; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \
+	  else \
+	    echo "Missing packages: $$missing"; \
+	    echo "Install them with: sudo apt-get install" $$missing; exit 1; \
+	  fi; \
+	fi
+	@{ echo "MPI_CFLAGS := $$(mpicxx --showme:compile)"; echo "MPI_LIBS := $$(mpicxx --showme:link)"; } > $@
+ifeq ($(filter clean format deps,$(MAKECMDGOALS)),)
+include build/deps.mk
+endif
+
+-include $(shell find build -name '*.d' 2>/dev/null)

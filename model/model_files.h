@@ -1,0 +1,52 @@
+// Model directories in and out. Read: Hugging Face BERT, sentence-transformers, PyLate,
+// sentence-transformers 6 multi-vector, Stanford ColBERT. Written: PyLate's layout, which PyLate
+// and sentence-transformers 6 open. The tokenizer's files are data/wordpiece's business.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/bert_config.h"
+#include "model/colbert.h"
+#include "model/parameters.h"
+#include "runtime/safetensors.h"
+
+namespace maxim {
+
+// A model directory, checked but not yet copied: configs plus the mapped weight files.
+class ModelFiles {
+ public:
+  // Throws InputError naming file and tensor: missing files, up to 5 missing and 5 unexpected
+  // tensors, wrong shapes, types other than F32, F16, BF16, pytorch_model.bin only (and how to
+  // convert it).
+  explicit ModelFiles(const std::string& directory);
+
+  const std::string& format() const;  // "Hugging Face BERT", "PyLate", …, for the start log
+  const BertConfig& bert() const;     // vocab_size = rows of the word embedding
+  const ColbertConfig& colbert()
+      const;  // embedding_size: the projection's, or 128 when there is none
+  bool has_projection() const;
+  // The directory that holds the tokenizer and config.json (sentence-transformers may use a
+  // subdirectory).
+  const std::string& tokenizer_directory() const;
+
+  // Fills the values of `parameters`, made with this bert() but `vocab_size` rows of the word
+  // embedding and the wanted embedding_size. New word rows are drawn around the mean of the old
+  // rows as transformers' resize does; a projection that is new (or of another size, which is an
+  // InputError when the file has one) from U(-1/sqrt(H), 1/sqrt(H)). Both from the seed, by Philox.
+  void load(Parameters& parameters, Device& device, uint64_t seed) const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+// Writes config.json, model.safetensors, modules.json, 1_Dense/, config_sentence_transformers.json,
+// sentence_bert_config.json into an existing directory. Files are synced.
+void save_model(const std::string& directory, const BertConfig& bert, const ColbertConfig& colbert,
+                const Parameters& parameters, Device& device);
+
+}  // namespace maxim

@@ -1,0 +1,45 @@
+// All weights in one flat buffer, so that the optimizer, the norm and the reduction are one pass
+// each. Order: embeddings, layers (query, key, value adjacent: [3H, H] and [3H]), projection. Each
+// tensor starts at a multiple of 32 elements; the gaps are zero.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/bert_config.h"
+#include "runtime/device.h"
+
+namespace maxim {
+
+struct Parameter {
+  std::string
+      name;  // Hugging Face name without prefix, LayerNorm.weight/bias; "1_Dense.linear.weight"
+  int64_t offset = 0;
+  int64_t rows = 0, cols = 0;  // a vector has cols = 1 and shape [rows]
+  bool is_vector = false;
+  bool decays = false;  // weight decay applies: not to biases and LayerNorm
+  int64_t size() const { return rows * cols; }
+};
+
+class Parameters {
+ public:
+  Parameters(Device& device, const BertConfig& config, int64_t embedding_size, bool with_gradients);
+
+  const std::vector<Parameter>& list() const { return list_; }
+  int64_t count() const;  // weights, gaps left out
+  Tensor values() const { return values_.view(); }
+  Tensor gradients() const { return gradients_.view(); }
+  Tensor value(const std::string& name) const;  // throws Error for an unknown name
+  Tensor gradient(const std::string& name) const;
+  // Rows of several adjacent parameters as one tensor: ("…query.weight", 3) -> [3H, H].
+  Tensor value_span(const std::string& first, int64_t parts) const;
+  Tensor gradient_span(const std::string& first, int64_t parts) const;
+
+ private:
+  std::vector<Parameter> list_;
+  int64_t elements_ = 0;
+  DeviceTensor values_, gradients_;
+};
+
+}  // namespace maxim
