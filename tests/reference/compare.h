@@ -1,0 +1,30 @@
+// What every numeric test needs: random data, and comparisons that say where they fail.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace maxim_tests {
+
+// `count` numbers in [-scale, scale), a Philox function of (seed, index).
+std::vector<float> random_floats(int64_t count, uint32_t seed, float scale = 1);
+// `count` integers in [0, bound).
+std::vector<int32_t> random_integers(int64_t count, int32_t bound, uint32_t seed);
+
+std::vector<double> to_double(const std::vector<float>& values);
+std::vector<float> to_float(const std::vector<double>& values);
+
+// Demands |got[i] - want[i]| <= absolute + relative * |want[i]| for every i (NaN only where NaN is
+// wanted, infinities equal). Otherwise the test fails with the worst index, both values and the
+// bound there. A bound above a hundredth of the largest wanted value fails too: it would prove
+// nothing. `columns` > 0 prints the index as row and column.
+void require_close(const std::string& what, const std::vector<float>& got,
+                   const std::vector<double>& want, double absolute, double relative = 0,
+                   int64_t columns = 0);
+
+// Demands equal bits, NaNs included.
+void require_same_bits(const std::string& what, const std::vector<float>& got,
+                       const std::vector<float>& want);
+
+}  // namespace maxim_tests
