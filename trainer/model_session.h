@@ -1,0 +1,86 @@
+// A model that can turn texts into token vectors: the files, the tokenizer, the weights and the
+// operations, opened together and checked against each other. Training, evaluation, encoding and
+// search all start here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "data/token_batch.h"
+#include "data/wordpiece.h"
+#include "kernels/ops.h"
+#include "model/bert_config.h"
+#include "model/colbert.h"
+#include "model/model_files.h"
+#include "model/parameters.h"
+#include "runtime/device.h"
+
+namespace maxim {
+
+// What the command line says instead of the model's own ColbertConfig; unset: the model's.
+struct ModelOverrides {
+  std::optional<std::string> query_prefix, document_prefix;  // "": no prefix token
+  std::optional<int64_t> query_length, document_length;
+  std::optional<bool> do_query_expansion, attend_to_expansion_tokens;
+  std::optional<std::vector<std::string>> skiplist_words;
+  std::optional<int64_t> embedding_size;
+};
+
+struct ModelOptions {
+  std::string model_name_or_path;
+  ModelOverrides overrides;
+  uint64_t seed = 42;  // of a projection and prefix rows that the model does not have yet
+};
+
+class ModelSession {
+ public:
+  // Opens the directory, adds prefix tokens the tokenizer lacks (and the rows of the word
+  // embedding for them), loads the weights. Throws InputError when a file is wrong (see ModelFiles
+  // and WordPiece::load), when a length exceeds max_position_embeddings (both numbers named), when
+  // both prefixes are the same token under two names, when embedding_size is not that of the
+  // model's projection. Parameters have gradients when `with_gradients`.
+  ModelSession(const ModelOptions& options, bool with_gradients);
+  ModelSession(const ModelSession&) = delete;
+
+  // Makes the weights of rank 0 those of all ranks. Collective.
+  void broadcast(Communicator& communicator);
+
+  // Writes model and tokenizer into an existing directory; whoever calls stages it. Loads back to
+  // the same vectors, here and in PyLate.
+  void save(const std::string& directory);
+
+  // Copies a host batch into `arena`; upload_bytes is what that takes for a batch within `limits`.
+  Sequences upload(const TokenBatch& batch, Arena& arena);
+  int64_t upload_bytes(const BatchLimits& limits) const;
+
+  Device& device() { return device_; }
+  Ops& ops() { return *ops_; }
+  Parameters& parameters() { return *parameters_; }
+  Colbert& colbert() { return *colbert_; }
+  const TextEncoder& text_encoder() const { return *text_encoder_; }
+  const WordPiece& tokenizer() const { return tokenizer_; }
+  const BertConfig& bert() const { return bert_; }         // vocab_size includes the new rows
+  const ColbertConfig& config() const { return config_; }  // overrides applied
+  const std::string& format() const { return files_.format(); }
+  bool has_new_projection() const { return !files_.has_projection(); }
+  // Of tokenizer and prefixes, one line each, for the start log.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+ private:
+  HostDevice device_;
+  std::unique_ptr<Ops> ops_;
+  ModelFiles files_;
+  WordPiece tokenizer_;
+  BertConfig bert_;
+  ColbertConfig config_;
+  std::unique_ptr<Parameters> parameters_;
+  std::unique_ptr<Colbert> colbert_;
+  std::unique_ptr<TextEncoder> text_encoder_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace maxim
