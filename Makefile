@@ -7,7 +7,7 @@ BUILD := build$(if $(SANITIZE),/$(SANITIZE))$(if $(DEBUG),/debug)
 PROGRAMS := train evaluate encode search
 ROOMS := runtime kernels comm model loss data trainer
 
-CPPFLAGS = -I. -MMD -MP -DFMT_SHARED -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL $(MPI_CFLAGS)
+CPPFLAGS = -I. -MMD -MP -DFMT_SHARED -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DOMPI_SKIP_MPICXX $(MPI_CFLAGS)
 CXXFLAGS = -std=c++20 -march=$(MARCH) -fopenmp -g -Wall -Wextra -Werror $(if $(DEBUG),-O0,-O3) \
            $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 LDLIBS = -lspdlog -lfmt -lz -lutf8proc $(MPI_LIBS) -ldl -lpthread

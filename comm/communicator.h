@@ -24,14 +24,17 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // `parts[r]` rows of rank r: all[r's rows] = rank r's `mine`; `mine` has parts[rank()] rows.
+  // `parts[r]` rows of rank r, zero allowed: all[r's rows] = rank r's `mine`; `mine` has
+  // parts[rank()] rows and may be its own place in `all`. Any element type.
   virtual void all_gather(const Tensor& all, const Tensor& mine,
                           const std::vector<int64_t>& parts) = 0;
-  // The reverse: mine = sum over ranks of their `all` at this rank's rows.
+  // The reverse: mine = sum over ranks, in rank order, of their `all` at this rank's rows. f32;
+  // `mine` may be its own place in `all`, whose other rows stay as they are.
   virtual void reduce_scatter(const Tensor& mine, const Tensor& all,
                               const std::vector<int64_t>& parts) = 0;
-  virtual void all_reduce(const Tensor& tensor,
-                          Reduction reduction) = 0;  // f32, f64-free; in place
+  // In place, f32, the same number of elements and the same bits on every rank. The sum is in rank
+  // order; the maximum is NaN where any rank has NaN.
+  virtual void all_reduce(const Tensor& tensor, Reduction reduction) = 0;
   virtual void broadcast(const Tensor& tensor, int root) = 0;
   virtual void barrier() = 0;
 
@@ -39,16 +42,26 @@ class Communicator {
   virtual std::vector<int64_t> all_gather_host(int64_t value) = 0;
   virtual std::vector<std::string> all_gather_text(const std::string& text) = 0;
   virtual std::vector<double> sum_host(const std::vector<double>& values) = 0;  // in rank order
+  // Lists of any length: `all` = the lists of all ranks end to end, `parts[r]` = length of rank
+  // r's. Both keep their capacity from call to call.
+  virtual void all_gather_list(std::vector<int32_t>& all, std::vector<int64_t>& parts,
+                               const std::vector<int32_t>& mine) = 0;
 
-  // Payload bytes this rank has sent so far, and calls, for the counters.
+  // Payload bytes this rank has sent to others in collectives on tensors so far, and the calls
+  // (host messages are not counted).
   int64_t bytes_sent() const { return bytes_sent_; }
   int64_t calls() const { return calls_; }
 
   // Runs `work` on every rank and agrees on the outcome: when it throws anywhere, every rank throws
-  // the same error (of the lowest failing rank, its rank named when the others did not fail alike).
+  // the same error: message and type (InputError or Error) of the lowest failing rank, prefixed
+  // "rank R on HOST: " unless all failed alike. `work` calls no collectives of its own: a rank that
+  // failed before one would leave the others waiting there.
   void checked(const std::function<void()>& work);
 
  protected:
+  // Preconditions of all_gather and reduce_scatter.
+  void check_parts(const Tensor& all, const Tensor& mine, const std::vector<int64_t>& parts) const;
+
   int64_t bytes_sent_ = 0;
   int64_t calls_ = 0;
 };

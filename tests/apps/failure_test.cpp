@@ -1,0 +1,166 @@
+// How a job ends when something goes wrong: exit code, words, nobody left behind. Starts the MPI
+// test program in the ways of tests/mpi/failures.cpp.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "comm/host.h"
+#include "tests/catch.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Ended {
+  int exit_code;
+  double seconds;
+  std::vector<std::string> errors;  // lines of standard error that start with "error: "
+  int left;                         // processes of the job that still run
+};
+
+// Processes whose command line holds `mark`. (One that ended, but was not waited for, has none.)
+int processes_with(const std::string& mark) {
+  int count = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "cmdline");
+    const std::string line((std::istreambuf_iterator<char>(file)), {});
+    if (line.find(mark) != std::string::npos) ++count;
+  }
+  return count;
+}
+
+// `environment`: VARIABLE=value words; no ranks: without mpirun.
+Ended run(int ranks, const std::string& mode, const std::string& environment = "") {
+  static int job = 0;
+  const std::string mark = fmt::format("job-{}-{}", getpid(), ++job);
+  const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
+  REQUIRE(fs::exists(here / "mpi_tests"));
+  const std::string output = (here / (mark + ".stderr")).string();
+  const std::string command = fmt::format(
+      "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 {} {} {} --fail {} {} 2> {}",
+      environment, ranks > 0 ? fmt::format("mpirun --oversubscribe -np {}", ranks) : "",
+      (here / "mpi_tests").string(), mode, mark, output);
+  const auto start = std::chrono::steady_clock::now();
+  const int status = std::system(command.c_str());
+  Ended ended;
+  ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ended.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  ended.left = processes_with(mark);
+  std::ifstream file(output);
+  // mpirun has its own lines that begin with "error"; ours have the colon.
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind("error: ", 0) == 0) ended.errors.push_back(line);
+  fs::remove(output);
+  return ended;
+}
+
+struct Expected {
+  const char* mode;
+  int exit_code;
+  int rank;  // who is named when there are several ranks; -1: nobody
+  const char* message;
+};
+
+constexpr Expected kFailures[] = {
+    {"all_input_checked", 2, -1, "bad flag"},
+    {"all_input", 2, -1, "bad flag"},
+    {"all_late", 2, -1, "bad flag"},
+    {"all_error", 1, -1, "disk full"},
+    {"one_input_checked", 2, 1, "bad row"},
+    {"one_error_checked", 1, 1, "disk full"},
+    {"one_input", 2, 1, "bad row"},
+    {"one_error", 1, 1, "disk full"},
+    {"one_foreign", 1, 1, "foreign"},
+    {"one_memory", 1, 1, "out of memory"},
+    {"one_unknown", 1, 1, "an exception of unknown type"},
+};
+
+std::string said_by(int rank, const std::string& message) {
+  return fmt::format("error: rank {} on {}: {}", rank, maxim::host_name(), message);
+}
+
+void check_failure(const Expected& expected, int ranks) {
+  INFO(expected.mode << " on " << ranks << " ranks");
+  const Ended ended = run(ranks, expected.mode);
+  CHECK(ended.exit_code == expected.exit_code);
+  CHECK(ended.seconds < 10);
+  CHECK(ended.left == 0);
+  const std::string line = ranks > 1 && expected.rank >= 0
+                               ? said_by(expected.rank, expected.message)
+                               : fmt::format("error: {}", expected.message);
+  CHECK(ended.errors == std::vector<std::string>{line});
+}
+
+}  // namespace
+
+TEST_CASE("failure: a single process") {
+  for (const Expected& expected : kFailures) check_failure(expected, 0);
+}
+
+TEST_CASE("failure: three ranks end together, with one message") {
+  for (const Expected& expected : kFailures)
+    if (std::string(expected.mode) != "one_foreign" && std::string(expected.mode) != "one_unknown")
+      check_failure(expected, 3);
+}
+
+TEST_CASE("failure: one, two and four ranks give the exit code too") {
+  for (const int ranks : {1, 2, 4}) {
+    check_failure({"all_input", 2, -1, "bad flag"}, ranks);
+    check_failure({"one_error", 1, 1, "disk full"}, ranks);
+  }
+}
+
+TEST_CASE("failure: of several failed ranks the lowest speaks") {
+  const Ended two = run(4, "two_error");
+  CHECK(two.exit_code == 1);
+  CHECK(two.left == 0);
+  CHECK(two.errors ==
+        std::vector<std::string>{"error: rank 2 on " + maxim::host_name() + ": disk full"});
+  // All failed, each with its own words.
+  const Ended all = run(2, "all_different");
+  CHECK(all.exit_code == 2);
+  REQUIRE(all.errors.size() == 2);
+  CHECK(all.errors[0] == said_by(0, "bad row 0"));
+  CHECK(all.errors[1] == said_by(1, "bad row 1"));
+}
+
+TEST_CASE("failure: a rank that vanishes takes the job with it") {
+  for (const char* mode : {"one_exit", "one_killed"}) {
+    const Ended ended = run(3, mode);
+    INFO(mode);
+    CHECK(ended.exit_code > 0);
+    CHECK(ended.seconds < 10);
+    CHECK(ended.left == 0);
+  }
+}
+
+TEST_CASE("failure: nothing fails") {
+  for (const int ranks : {0, 1, 3}) {
+    const Ended ended = run(ranks, "none");
+    CHECK(ended.exit_code == 0);
+    CHECK(ended.errors.empty());
+    CHECK(ended.left == 0);
+  }
+}
+
+TEST_CASE("failure: tasks that do not know of each other are refused") {
+  for (const char* environment :
+       {"SLURM_NTASKS=2 SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2", "PMI_RANK=1 PMI_SIZE=2"}) {
+    const Ended ended = run(0, "none", environment);
+    INFO(environment);
+    CHECK(ended.exit_code == 2);
+    REQUIRE(ended.errors.size() == 1);
+    CHECK(ended.errors[0].find("2 tasks") != std::string::npos);
+  }
+  // A single process asked for within a larger Slurm job.
+  CHECK(run(1, "none", "SLURM_NTASKS=2").exit_code == 0);
+  CHECK(run(0, "none", "SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=1").exit_code == 0);
+  CHECK(run(0, "none", "SLURM_NTASKS=1").exit_code == 0);
+}
