@@ -3,6 +3,7 @@
 // are added in a fixed order, so the same number of threads gives the same bits.
 #pragma once
 
+#include "kernels/cpu/scratch.h"
 #include "kernels/ops.h"
 
 namespace maxim {
@@ -48,6 +49,7 @@ class CpuOps final : public Ops {
 
  private:
   HostDevice& device_;
+  Scratch partial_sums_;  // of row blocks: at most 64 times the columns summed
 };
 
 }  // namespace maxim

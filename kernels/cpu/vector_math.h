@@ -45,16 +45,39 @@ inline Floats load(const float* p) {
 }
 inline void store(float* p, Floats v) { std::memcpy(p, &v, sizeof v); }
 
-// The first `count` < kLanes elements; the other lanes are 0 (load) or not written (store).
-inline Floats load_part(const float* p, int64_t count) {
-  float lanes[kLanes] = {};
-  for (int64_t i = 0; i < count; ++i) lanes[i] = p[i];
-  return load(lanes);
-}
-inline void store_part(float* p, Floats v, int64_t count) {
-  float lanes[kLanes];
-  store(lanes, v);
-  for (int64_t i = 0; i < count; ++i) p[i] = lanes[i];
+// How a loop body touches memory: a whole vector, or the first `count` < kLanes elements of the
+// last one, whose other lanes load as 0 and are not stored.
+struct WholeVector {
+  Floats load(const float* p) const { return maxim::load(p); }
+  void store(float* p, Floats v) const { maxim::store(p, v); }
+  Floats keep(Floats v) const { return v; }
+};
+struct PartVector {
+  int64_t count;
+  Floats load(const float* p) const {
+    float lanes[kLanes] = {};
+    for (int64_t i = 0; i < count; ++i) lanes[i] = p[i];
+    return maxim::load(lanes);
+  }
+  void store(float* p, Floats v) const {
+    float lanes[kLanes];
+    maxim::store(lanes, v);
+    for (int64_t i = 0; i < count; ++i) p[i] = lanes[i];
+  }
+  // v with 0 in the lanes that are not there, for sums.
+  Floats keep(Floats v) const {
+    float lanes[kLanes];
+    maxim::store(lanes, v);
+    return load(lanes);
+  }
+};
+
+// body(i, vector) for i = 0, kLanes, … < size with a WholeVector, at the end perhaps a PartVector.
+template <class Body>
+inline void for_each_vector(int64_t size, Body&& body) {
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) body(i, WholeVector{});
+  if (i < size) body(i, PartVector{size - i});
 }
 
 inline Floats maximum(Floats a, Floats b) { return a > b ? a : b; }

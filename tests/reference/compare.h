@@ -1,19 +1,13 @@
-// What every numeric test needs: random data, and comparisons that say where they fail.
+// Comparisons that say where they fail.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "tests/reference/random.h"
+
 namespace maxim_tests {
-
-// `count` numbers in [-scale, scale), a Philox function of (seed, index).
-std::vector<float> random_floats(int64_t count, uint32_t seed, float scale = 1);
-// `count` integers in [0, bound).
-std::vector<int32_t> random_integers(int64_t count, int32_t bound, uint32_t seed);
-
-std::vector<double> to_double(const std::vector<float>& values);
-std::vector<float> to_float(const std::vector<double>& values);
 
 // Demands |got[i] - want[i]| <= absolute + relative * |want[i]| for every i (NaN only where NaN is
 // wanted, infinities equal). Otherwise the test fails with the worst index, both values and the

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tests/reference/compare.h"
+#include "tests/reference/random.h"
 
 namespace maxim_tests {
 

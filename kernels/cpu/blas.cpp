@@ -1,0 +1,95 @@
+#include "kernels/cpu/blas.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string_view>
+
+#include "runtime/error.h"
+
+namespace maxim {
+namespace {
+
+// Debian's and most other systems' name; Fedora's threaded build; a development link.
+constexpr std::array kNames = {"libopenblas.so.0", "libopenblasp.so.0", "libopenblas.so"};
+
+// The OpenBLAS core type of this CPU's vector unit (a matter of class only: on a Zen 4, Haswell,
+// SkylakeX and Cooperlake kernels all reach 95-108 GFLOP/s a core). Empty: leave it to OpenBLAS.
+const char* core_type_of_cpu() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();  // these builtins ask the operating system's support, too
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return "SKYLAKEX";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "HASWELL";
+#endif
+  return "";
+}
+
+template <class Function>
+Function symbol(void* library, const char* name) {
+  void* address = dlsym(library, name);
+  if (address == nullptr)
+    fail("the OpenBLAS that was found has no function {}: install the package libopenblas0-pthread",
+         name);
+  return reinterpret_cast<Function>(address);
+}
+
+Blas load() {
+  const std::string wanted = core_type_of_cpu();
+  if (!wanted.empty()) setenv("OPENBLAS_CORETYPE", wanted.c_str(), 0);
+  // We split matrices over our own threads; OpenBLAS's would fight them for the cores.
+  setenv("OPENBLAS_NUM_THREADS", "1", 1);
+  void* library = nullptr;
+  std::string reasons;
+  for (const char* name : kNames) {
+    library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library != nullptr) break;
+    reasons += std::string("\n  ") + dlerror();
+  }
+  if (library == nullptr)
+    fail(
+        "no OpenBLAS: install the package libopenblas0-pthread (Debian, Ubuntu) or openblas; "
+        "tried:{}",
+        reasons);
+  const std::string config = symbol<const char* (*)()>(library, "openblas_get_config")();
+  if (config.find("USE64BITINT") != std::string::npos)
+    fail("the OpenBLAS that was found takes 64-bit integers ({}): install libopenblas0-pthread",
+         config);
+  symbol<void (*)(int)>(library, "openblas_set_num_threads")(1);
+  const std::string kernel = symbol<const char* (*)()>(library, "openblas_get_corename")();
+  Blas blas;
+  blas.sgemm = symbol<decltype(Blas::sgemm)>(library, "cblas_sgemm");
+  const std::string version = config.substr(0, config.find(' ', config.find(' ') + 1));
+  blas.name = fmt::format("{} ({})", version, kernel);
+  blas.warning = blas_kernel_warning(kernel, wanted);
+  return blas;
+}
+
+}  // namespace
+
+const Blas& blas() {
+  static const Blas loaded = load();
+  return loaded;
+}
+
+std::string blas_kernel_warning(const std::string& kernel, const std::string& wanted) {
+  constexpr std::array<std::string_view, 3> kAvx512 = {"SkylakeX", "Cooperlake", "SapphireRapids"};
+  constexpr std::array<std::string_view, 3> kAvx2 = {"Haswell", "Zen", "Excavator"};
+  const auto in = [&](const auto& list) {
+    return std::find(list.begin(), list.end(), kernel) != list.end();
+  };
+  const bool fits = wanted == "SKYLAKEX"  ? in(kAvx512)
+                    : wanted == "HASWELL" ? in(kAvx2) || in(kAvx512)
+                                          : true;
+  if (fits) return "";
+  return fmt::format(
+      "matrix products run OpenBLAS's {} kernels, this CPU could run {}: expect a fraction of its "
+      "speed; unset OPENBLAS_CORETYPE or install an OpenBLAS built for several CPUs "
+      "(libopenblas0-pthread)",
+      kernel, wanted);
+}
+
+}  // namespace maxim
