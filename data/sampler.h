@@ -1,9 +1,12 @@
 // Which rows a rank reads at which step. One permutation an epoch, a function of (seed, epoch)
-// alone, is cut into global batches; a rank takes a contiguous part of each, so the global batch of
-// a step is the same for every world size with the same per_device_batch * world_size.
+// alone, is cut into global batches of per_device_batch * world_size rows; rank r takes rows
+// [R r / W, R (r+1) / W) of a batch of R, so that the global batch of a step is the same for every
+// world size with the same product. The last batch of an epoch may be smaller, and give a rank no
+// row. Memory is 8 bytes a row; an epoch's start costs one pass over the rows, a step its own.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace maxim {
@@ -29,6 +32,7 @@ struct MicroBatch {
 
 class Sampler {
  public:
+  // Throws InputError when drop_last leaves nothing.
   explicit Sampler(const SamplerSettings& settings);
   int64_t steps_per_epoch() const;  // optimizer steps; the last may have fewer micro-batches
   int64_t rows_per_epoch() const;   // trained ones; rows - rows_per_epoch are dropped
@@ -38,6 +42,9 @@ class Sampler {
   std::vector<int64_t> global_rows(int64_t step);
 
  private:
+  int64_t global_batch() const;
+  int64_t micro_batches_per_epoch() const;
+  std::pair<int64_t, int64_t> row_range(int64_t step);  // of the epoch's order, which is made
   void permute(int64_t epoch);
   SamplerSettings settings_;
   int64_t epoch_ = -1;

@@ -1,13 +1,11 @@
 // Texts to packed token sequences: what PyLate's tokenize() does, without a padded row.
 //
-//   query     [CLS] prefix pieces… [SEP] [MASK]…   expanded to query_length; the [MASK] rows are
-//   scored but, unless
-//             attend_to_expansion_tokens, are no keys
-//   document  [CLS] prefix pieces… [SEP]           cut at document_length; rows whose id is in the
-//   skiplist are
-//             encoded but not scored
+//   query     [CLS] prefix pieces… [SEP] [MASK]…   all rows are scored
+//   document  [CLS] prefix pieces… [SEP]           rows whose id is in the skiplist are not scored
 //
-// The length counts [CLS], prefix and [SEP]; [SEP] is always kept. Texts are stripped first.
+// A query is expanded with [MASK] to query_length; unless attend_to_expansion_tokens, these rows
+// are no keys. Without do_query_expansion it ends at [SEP]. The length counts [CLS], prefix and
+// [SEP], and [SEP] is always kept. Texts are stripped first, as by Python's str.strip().
 #pragma once
 
 #include <cstdint>
@@ -30,6 +28,7 @@ struct TokenBatch {
   int64_t truncated_queries = 0, truncated_documents = 0;
   int64_t unknown_tokens = 0;
   void clear();  // keeps the capacity
+  void reserve(int64_t tokens, int64_t sequences);
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t sequences() const { return static_cast<int64_t>(key_counts.size()); }
 };
@@ -56,11 +55,14 @@ class TextEncoder {
   void append_document(TokenBatch& batch, std::string_view text, uint32_t row,
                        uint32_t column) const;
 
+  const TextSettings& settings() const { return settings_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
-  void append(TokenBatch& batch, std::string_view text, uint32_t row, uint32_t column,
-              bool query) const;
+  // [CLS] prefix pieces… [SEP] as a new sequence; returns whether the text was cut.
+  bool append(TokenBatch& batch, std::string_view text, int32_t prefix_id, int64_t length,
+              uint32_t row, uint32_t column) const;
+  void close(TokenBatch& batch, int64_t keys, bool query) const;
 
   const WordPiece& tokenizer_;
   TextSettings settings_;
