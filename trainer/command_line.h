@@ -43,7 +43,6 @@ class CommandLine {
 
  private:
   void parse(int argc, char** argv);
-  std::string nearest_flag(const std::string& unknown) const;  // "" when none is similar
 
   CLI::App app_;
 };
@@ -54,10 +53,5 @@ CLI::Validator whole_number(int64_t minimum, int64_t maximum = std::numeric_limi
 CLI::Validator number_above(double minimum);
 CLI::Validator number_from(double minimum);
 CLI::Validator number_between(double minimum, double maximum);
-
-// Throws InputError unless a file can be written at `path` (its directory exists, it is not a
-// directory itself), so that a typo is known before hours of work. Leaves nothing behind. Rank 0
-// tries; all ranks must call.
-void check_output_file(const std::string& path, Communicator& communicator);
 
 }  // namespace maxim

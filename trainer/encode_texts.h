@@ -28,7 +28,7 @@ struct EncodeSettings {
 // Vectors of texts in host memory: those of text i are rows [offsets[i], offsets[i + 1]).
 struct EncodedTexts {
   int64_t dimension = 0;
-  std::vector<float> vectors;       // [tokens, dimension], unit length
+  std::vector<float> vectors{};     // [tokens, dimension], unit length
   std::vector<int64_t> offsets{0};  // [texts + 1]
   std::vector<int32_t> token_ids;   // [tokens]
   int64_t count() const { return static_cast<int64_t>(offsets.size()) - 1; }
@@ -49,13 +49,16 @@ struct EncodingPlan {
 EncodingPlan plan_encoding(const ModelSession& session, const std::vector<std::string>& texts,
                            bool is_query, const EncodeSettings& settings);
 
-// Encodes batches first, first + stride, … of the plan, and calls `use` after each: with the text
-// numbers, and the vectors (in device memory, valid until `use` returns) in that order. `use` may
-// take more from the arena, up to `extra_arena_bytes`.
+// Scored tokens of batch b.
+int64_t scored_tokens(const EncodingPlan& plan, int64_t batch);
+
+// Encodes this rank's batches and calls `use` after each with the texts' numbers and, in the same
+// order, their vectors (in device memory, valid until `use` returns). `use` may take up to
+// `extra_arena_bytes` more from the arena.
 using UseBatch = std::function<void(const std::vector<int64_t>& texts, const TokenVectors& vectors,
                                     Arena& arena)>;
-void encode_batches(ModelSession& session, const std::vector<std::string>& texts, bool is_query,
-                    const EncodingPlan& plan, int64_t first, int64_t stride,
+void encode_batches(ModelSession& session, const Communicator& communicator,
+                    const std::vector<std::string>& texts, bool is_query, const EncodingPlan& plan,
                     int64_t extra_arena_bytes, const UseBatch& use);
 
 // The vectors of all texts, on every rank, in the order of the texts. Collective.

@@ -47,7 +47,7 @@ std::vector<std::vector<Hit>> retrieve(ModelSession& session, Communicator& comm
                                        const std::vector<std::string>& documents, int64_t top_k,
                                        const EncodeSettings& settings);
 
-// The documents' vectors, kept in host memory (each rank its share), for queries that come later.
+// The documents' vectors, kept in device memory (each rank its share), for queries that come later.
 class DocumentIndex {
  public:
   // Collective.
@@ -57,19 +57,23 @@ class DocumentIndex {
   // As retrieve(), with the same results. Collective.
   std::vector<std::vector<Hit>> search(const std::vector<std::string>& queries, int64_t top_k);
 
-  int64_t bytes() const;  // of this rank's vectors
+  int64_t tokens() const { return tokens_; }  // of all ranks
 
  private:
-  struct Tile {
+  struct Tile {                      // documents that were encoded together
     std::vector<int64_t> documents;  // their numbers
-    std::vector<int32_t> offsets;    // [documents + 1]
-    std::vector<float> vectors;      // [tokens, D]
+    int64_t first_row = 0;           // of vectors_
+    int64_t first_offset = 0;        // of offsets_, which has documents + 1 entries from 0 for each
+    int64_t rows = 0;
     int64_t longest = 0;
   };
   ModelSession& session_;
   Communicator& communicator_;
   EncodeSettings settings_;
   std::vector<Tile> tiles_;
+  DeviceTensor vectors_, offsets_;
+  int64_t tokens_ = 0;
+  int64_t documents_ = 0;
 };
 
 }  // namespace maxim

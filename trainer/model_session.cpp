@@ -1,0 +1,113 @@
+#include "trainer/model_session.h"
+
+#include <algorithm>
+
+#include "runtime/error.h"
+
+namespace maxim {
+namespace {
+
+ColbertConfig with_overrides(ColbertConfig config, const ModelOverrides& overrides) {
+  config.query_prefix = overrides.query_prefix.value_or(config.query_prefix);
+  config.document_prefix = overrides.document_prefix.value_or(config.document_prefix);
+  config.query_length = overrides.query_length.value_or(config.query_length);
+  config.document_length = overrides.document_length.value_or(config.document_length);
+  config.do_query_expansion = overrides.do_query_expansion.value_or(config.do_query_expansion);
+  config.attend_to_expansion_tokens =
+      overrides.attend_to_expansion_tokens.value_or(config.attend_to_expansion_tokens);
+  config.skiplist_words = overrides.skiplist_words.value_or(config.skiplist_words);
+  config.embedding_size = overrides.embedding_size.value_or(config.embedding_size);
+  return config;
+}
+
+void check_length(const char* name, int64_t length, const BertConfig& bert) {
+  if (length > bert.max_position_embeddings)
+    fail_input(
+        "{} {} is more than the {} positions of this model (max_position_embeddings): choose {} or "
+        "less",
+        name, length, bert.max_position_embeddings, bert.max_position_embeddings);
+}
+
+// Gives both prefixes an id. A marker that two kinds of text share, or that is [UNK], marks
+// nothing.
+void add_prefixes(WordPiece& tokenizer, const ColbertConfig& config) {
+  int32_t ids[2] = {-1, -2};
+  const std::string* prefixes[2] = {&config.query_prefix, &config.document_prefix};
+  for (int i = 0; i < 2; ++i) {
+    if (prefixes[i]->empty()) continue;
+    ids[i] = tokenizer.add_token(*prefixes[i]);
+    if (ids[i] == tokenizer.unk())
+      fail_input("the prefix '{}' is the token of unknown words: choose another", *prefixes[i]);
+  }
+  if (ids[0] == ids[1] && *prefixes[0] != *prefixes[1])
+    fail_input("the prefixes '{}' and '{}' are the same token, {}: choose two", *prefixes[0],
+               *prefixes[1], ids[0]);
+}
+
+}  // namespace
+
+ModelSession::ModelSession(const ModelOptions& options, bool with_gradients)
+    : ops_(make_cpu_ops(device_)),
+      files_(options.model_name_or_path),
+      tokenizer_(WordPiece::load(files_.tokenizer_directory())),
+      bert_(files_.bert()),
+      config_(with_overrides(files_.colbert(), options.overrides)) {
+  check_length("query_length", config_.query_length, bert_);
+  check_length("document_length", config_.document_length, bert_);
+  if (tokenizer_.size() > bert_.vocab_size)
+    fail_input("{}: the tokenizer has ids up to {}, but the word embedding has {} rows",
+               files_.tokenizer_directory(), tokenizer_.size() - 1, bert_.vocab_size);
+  add_prefixes(tokenizer_, config_);
+  bert_.vocab_size = std::max<int64_t>(bert_.vocab_size, tokenizer_.size());
+  text_encoder_ = std::make_unique<TextEncoder>(
+      tokenizer_, TextSettings{.query_prefix = config_.query_prefix,
+                               .document_prefix = config_.document_prefix,
+                               .query_length = config_.query_length,
+                               .document_length = config_.document_length,
+                               .do_query_expansion = config_.do_query_expansion,
+                               .attend_to_expansion_tokens = config_.attend_to_expansion_tokens,
+                               .skiplist_words = config_.skiplist_words});
+  parameters_ =
+      std::make_unique<Parameters>(device_, bert_, config_.embedding_size, with_gradients);
+  files_.load(*parameters_, device_, options.seed);
+  colbert_ = std::make_unique<Colbert>(*ops_, bert_, config_.embedding_size, *parameters_);
+  warnings_ = tokenizer_.warnings();
+  warnings_.insert(warnings_.end(), text_encoder_->warnings().begin(),
+                   text_encoder_->warnings().end());
+}
+
+void ModelSession::broadcast(Communicator& communicator) {
+  communicator.broadcast(parameters_->values(), 0);
+}
+
+void ModelSession::save(const std::string& directory) {
+  save_model(directory, bert_, config_, *parameters_, device_);
+  tokenizer_.save(directory);
+}
+
+Sequences ModelSession::upload(const TokenBatch& batch, Arena& arena) {
+  const auto copy = [&](const auto& host, const char* purpose) {
+    using Element = typename std::decay_t<decltype(host)>::value_type;
+    const Tensor tensor =
+        arena.take(DTypeOf<Element>::value, static_cast<int64_t>(host.size()), purpose);
+    device_.copy_in(tensor, host.data());
+    return tensor;
+  };
+  return {.token_ids = copy(batch.token_ids, "token ids"),
+          .positions = copy(batch.positions, "positions"),
+          .sequence_of = copy(batch.sequence_of, "sequence numbers"),
+          .offsets = copy(batch.offsets, "sequence offsets"),
+          .key_counts = copy(batch.key_counts, "key counts"),
+          .random_rows = copy(batch.random_rows, "dropout rows"),
+          .random_columns = copy(batch.random_columns, "dropout columns"),
+          .scored_rows = copy(batch.scored_rows, "scored rows"),
+          .scored_offsets = copy(batch.scored_offsets, "scored offsets"),
+          .longest = batch.longest};
+}
+
+int64_t ModelSession::upload_bytes(const BatchLimits& limits) const {
+  // Nine pieces of four-byte elements, each rounded up to the arena's 256 bytes.
+  return 4 * (3 * limits.tokens + 5 * (limits.sequences + 1) + limits.scored) + 9 * 256;
+}
+
+}  // namespace maxim
