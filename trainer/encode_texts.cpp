@@ -128,7 +128,9 @@ EncodedTexts encode_texts(ModelSession& session, Communicator& communicator,
   communicator.all_gather(all, mine, parts);
 
   // `all` has the ranks' batches one after the other; the result has the order of the texts.
-  EncodedTexts result{.dimension = dimension, .vectors = std::vector<float>(all_rows * dimension)};
+  EncodedTexts result;
+  result.dimension = dimension;
+  result.vectors.resize(all_rows * dimension);
   int64_t row = 0;
   for (int rank = 0; rank < communicator.size(); ++rank) {
     for (int64_t b = rank; b < plan.batches(); b += communicator.size()) {

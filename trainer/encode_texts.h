@@ -28,7 +28,7 @@ struct EncodeSettings {
 // Vectors of texts in host memory: those of text i are rows [offsets[i], offsets[i + 1]).
 struct EncodedTexts {
   int64_t dimension = 0;
-  std::vector<float> vectors{};     // [tokens, dimension], unit length
+  std::vector<float> vectors;       // [tokens, dimension], unit length
   std::vector<int64_t> offsets{0};  // [texts + 1]
   std::vector<int32_t> token_ids;   // [tokens]
   int64_t count() const { return static_cast<int64_t>(offsets.size()) - 1; }
