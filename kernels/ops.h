@@ -54,7 +54,7 @@ struct GemmArgs {
   bool transpose_a = false;
   bool transpose_b = false;
   bool accumulate = false;  // c += instead of c =
-  Tensor bias;              // [N] or absent: added to every row
+  Tensor bias = {};         // [N] or absent: added to every row
 };
 
 struct LayerNormForward {
@@ -65,18 +65,18 @@ struct LayerNormForward {
   Tensor residual;     // [T, H] in
   Tensor gamma, beta;  // [H]
   float epsilon = 1e-12f;
-  Dropout dropout;
+  Dropout dropout = {};
 };
 
 struct LayerNormBackward {
   Tensor d_s;              // [T, H] out: gradient of s (and so of the residual); may alias d_y
-  Tensor d_x;              // [T, H] out: dropout mask applied to d_s; absent: not wanted
+  Tensor d_x = {};         // [T, H] out: dropout mask applied to d_s; absent: not wanted
   Tensor d_gamma, d_beta;  // [H] +=
-  Tensor d_bias;  // [H] += column sums of d_x (the bias of the linear that made x); or absent
-  Tensor d_y;     // [T, H] in
+  Tensor d_bias = {};  // [H] += column sums of d_x (the bias of the linear that made x); or absent
+  Tensor d_y;          // [T, H] in
   Tensor s, mean, rstd;  // saved by the forward pass
   Tensor gamma;          // [H]
-  Dropout dropout;
+  Dropout dropout = {};
 };
 
 struct EmbeddingForward {
@@ -88,7 +88,7 @@ struct EmbeddingForward {
   Tensor type;         // [types, H]; row 0 is used
   Tensor gamma, beta;  // [H]
   float epsilon = 1e-12f;
-  Dropout dropout;
+  Dropout dropout = {};
 };
 
 struct EmbeddingBackward {
@@ -97,7 +97,7 @@ struct EmbeddingBackward {
   Tensor d_y;                         // [T, H] in; destroyed
   Tensor s, mean, rstd;
   Tensor gamma;
-  Dropout dropout;
+  Dropout dropout = {};
 };
 
 struct AttentionForward {
@@ -105,7 +105,7 @@ struct AttentionForward {
   Tensor log_sum_exp;  // [T, A] out: of the scaled scores, saved for the backward pass
   Tensor qkv;          // [T, 3H] in: q | k | v
   int64_t heads = 0;
-  Dropout dropout;  // of the probabilities
+  Dropout dropout = {};  // of the probabilities
 };
 
 struct AttentionBackward {
@@ -113,7 +113,7 @@ struct AttentionBackward {
   Tensor d_out;                  // [T, H] in
   Tensor out, log_sum_exp, qkv;  // saved by the forward pass
   int64_t heads = 0;
-  Dropout dropout;
+  Dropout dropout = {};
 };
 
 // Token vectors of a set of texts: the vectors of text i are rows [offsets[i], offsets[i+1]).

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/reference/arithmetic.h"
 #include "tests/reference/random.h"
 
 namespace maxim_tests {

@@ -25,12 +25,4 @@ std::vector<int32_t> random_integers(int64_t count, int32_t bound, uint32_t seed
   return values;
 }
 
-std::vector<double> to_double(const std::vector<float>& values) {
-  return {values.begin(), values.end()};
-}
-
-std::vector<float> to_float(const std::vector<double>& values) {
-  return {values.begin(), values.end()};
-}
-
 }  // namespace maxim_tests

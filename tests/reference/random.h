@@ -11,7 +11,4 @@ std::vector<float> random_floats(int64_t count, uint32_t seed, float scale = 1);
 // `count` integers in [0, bound).
 std::vector<int32_t> random_integers(int64_t count, int32_t bound, uint32_t seed);
 
-std::vector<double> to_double(const std::vector<float>& values);
-std::vector<float> to_float(const std::vector<double>& values);
-
 }  // namespace maxim_tests
