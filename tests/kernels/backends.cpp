@@ -4,15 +4,17 @@
 
 namespace maxim_tests {
 
+std::vector<Backend> make_backends() {
+  std::vector<Backend> list;
+  auto host = std::make_unique<maxim::HostDevice>();
+  auto ops = maxim::make_cpu_ops(*host);
+  list.push_back({"cpu", std::move(host), std::move(ops), [](int n) { omp_set_num_threads(n); }});
+  return list;
+}
+
 std::vector<Backend>& backends() {
-  static std::vector<Backend> all = [] {
-    std::vector<Backend> list;
-    auto host = std::make_unique<maxim::HostDevice>();
-    auto ops = maxim::make_cpu_ops(*host);
-    list.push_back({"cpu", std::move(host), std::move(ops), [](int n) { omp_set_num_threads(n); }});
-    return list;
-  }();
-  return all;
+  static std::vector<Backend> shared = make_backends();
+  return shared;
 }
 
 Operands::~Operands() {

@@ -21,7 +21,8 @@ struct Backend {
   std::function<void(int)> set_threads;
 };
 
-// All backends of this build, made once.
+// All backends of this build: fresh ones, and those that the tests share.
+std::vector<Backend> make_backends();
 std::vector<Backend>& backends();
 
 // Device memory of one test; freed with it.
