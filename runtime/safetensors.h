@@ -12,6 +12,9 @@
 
 namespace maxim {
 
+// "[384, 128]", for messages.
+std::string shape_text(const std::vector<int64_t>& shape);
+
 struct SafetensorsEntry {
   std::string dtype;  // "F32", "F16", "BF16", "I64", …
   std::vector<int64_t> shape;
