@@ -225,6 +225,13 @@ void CommandLine::add_model_options(ModelOptions& options) {
       ->check(whole_number(0));
 }
 
+void CommandLine::add_eval_options(EncodeSettings& settings) {
+  app_.add_option("--per_device_eval_batch_size", settings.batch_size,
+                  "Texts encoded at a time, for memory and speed only")
+      ->group("Evaluation")
+      ->check(whole_number(1));
+}
+
 void CommandLine::parse(int argc, char** argv) {
   try {
     app_.parse(argc, argv);
@@ -254,6 +261,15 @@ int CommandLine::run(int argc, char** argv, const std::function<int(World&)>& pr
     }
     return program(world);
   });
+}
+
+std::unique_ptr<StagedFile> stage_output(const std::string& path, Communicator& communicator) {
+  std::unique_ptr<StagedFile> file;
+  if (path.empty()) return file;
+  communicator.checked([&] {
+    if (communicator.rank() == 0) file = std::make_unique<StagedFile>(path);
+  });
+  return file;
 }
 
 }  // namespace maxim

@@ -8,10 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "comm/launch.h"
+#include "runtime/staged_file.h"
+#include "trainer/encode_texts.h"
 #include "trainer/model_session.h"
 
 namespace maxim {
@@ -36,6 +39,9 @@ class CommandLine {
   // --embedding_size, --seed.
   void add_model_options(ModelOptions& options);
 
+  // --per_device_eval_batch_size, in group "Evaluation".
+  void add_eval_options(EncodeSettings& settings);
+
   // main's whole body: parses on every rank and runs `program`; see run_program for exit codes.
   // --help and --version print once and give 0. A wrong command line or config file is an
   // InputError; an unknown flag or key is answered with the most similar one.
@@ -53,5 +59,10 @@ CLI::Validator whole_number(int64_t minimum, int64_t maximum = std::numeric_limi
 CLI::Validator number_above(double minimum);
 CLI::Validator number_from(double minimum);
 CLI::Validator number_between(double minimum, double maximum);
+
+// Where rank 0 writes a result file: staged, so that it appears whole or not at all. Null on the
+// other ranks, and when `path` is empty. Call it before the work: a wrong place is an InputError on
+// all ranks. Collective.
+std::unique_ptr<StagedFile> stage_output(const std::string& path, Communicator& communicator);
 
 }  // namespace maxim

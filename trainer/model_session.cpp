@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/error.h"
+#include "runtime/log.h"
 
 namespace maxim {
 namespace {
@@ -108,6 +109,21 @@ Sequences ModelSession::upload(const TokenBatch& batch, Arena& arena) {
 int64_t ModelSession::upload_bytes(const BatchLimits& limits) const {
   // Nine pieces of four-byte elements, each rounded up to the arena's 256 bytes.
   return 4 * (3 * limits.tokens + 5 * (limits.sequences + 1) + limits.scored) + 9 * 256;
+}
+
+std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_gradients,
+                                         Communicator& communicator) {
+  std::unique_ptr<ModelSession> session;
+  communicator.checked([&] { session = std::make_unique<ModelSession>(options, with_gradients); });
+  session->broadcast(communicator);
+  for (const std::string& warning : session->warnings()) log_warning("{}", warning);
+  log_info("{}: {}, {} layers, hidden size {}, embedding size {}", options.model_name_or_path,
+           session->format(), session->bert().num_hidden_layers, session->bert().hidden_size,
+           session->config().embedding_size);
+  if (session->has_new_projection())
+    log_warning("{}: has no projection, a random one is made from seed {}",
+                options.model_name_or_path, options.seed);
+  return session;
 }
 
 }  // namespace maxim

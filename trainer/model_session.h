@@ -83,4 +83,9 @@ class ModelSession {
   std::vector<std::string> warnings_;
 };
 
+// Opens a model on all ranks, with the weights of rank 0, and logs what it is, its warnings, and
+// whether the projection is new. Collective.
+std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_gradients,
+                                         Communicator& communicator);
+
 }  // namespace maxim

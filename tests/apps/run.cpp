@@ -88,6 +88,20 @@ void converse(Pipe& input, Pipe& out, Pipe& err, const RunOptions& options, Cloc
   }
 }
 
+// Ends a program that took too long. mpirun is asked first, since only it can end its ranks, which
+// have process groups of their own.
+void end(pid_t child) {
+  for (int signal : {SIGTERM, SIGKILL}) {
+    kill(-child, signal);
+    for (int i = 0; i < 30; ++i) {
+      siginfo_t info{};
+      if (waitid(P_PID, child, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child)
+        return;
+      usleep(100'000);
+    }
+  }
+}
+
 }  // namespace
 
 RunResult run(const std::vector<std::string>& command, const RunOptions& options) {
@@ -108,7 +122,7 @@ RunResult run(const std::vector<std::string>& command, const RunOptions& options
   out.close_end(1);
   err.close_end(1);
   converse(input, out, err, options, start, result);
-  if (result.timed_out) kill(-child, SIGKILL);
+  if (result.timed_out) end(child);
   int status = 0;
   waitpid(child, &status, 0);
   result.seconds = seconds_since(start);
