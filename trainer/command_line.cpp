@@ -30,7 +30,7 @@ int64_t edit_distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-// How to go on when the program has no flag `unknown`: the most similar one, if any is.
+// What to say of a flag that does not exist: the most similar one, if any is.
 std::string suggestion(const CLI::App& app, const std::string& unknown) {
   std::string key = unknown.substr(0, unknown.find('='));
   key.erase(0, key.find_first_not_of('-'));
@@ -62,10 +62,13 @@ class ConfigReader : public CLI::ConfigBase {
       text << without_comment(line, ++number) << '\n';
     std::vector<CLI::ConfigItem> items = ConfigBase::from_config(text);
     for (const CLI::ConfigItem& item : items) {
+      if (!item.parents.empty())
+        fail_input("{}: [{}]: there are no sections, only keys", file(), item.parents.front());
       const CLI::Option* option = app_.get_option_no_throw("--" + item.name);
-      if (!item.parents.empty() || option == nullptr || !option->get_configurable())
-        fail_input("{}: '{}' is not a key that can be set here; {}", file(), item.fullname(),
-                   suggestion(app_, item.name));
+      if (option == nullptr)
+        fail_input("{}: unknown key '{}'; {}", file(), item.name, suggestion(app_, item.name));
+      if (!option->get_configurable())
+        fail_input("{}: {} belongs on the command line", file(), item.name);
     }
     return items;
   }
@@ -241,8 +244,9 @@ void CommandLine::parse(int argc, char** argv) {
     const std::vector<std::string> unknown = app_.remaining();
     const auto flag = std::find_if(unknown.begin(), unknown.end(),
                                    [](const std::string& word) { return word[0] == '-'; });
-    const std::string& word = flag == unknown.end() ? unknown.front() : *flag;
-    fail_input("{} does not know '{}'; {}", app_.get_name(), word, suggestion(app_, word));
+    if (flag == unknown.end())
+      fail_input("{}: unexpected argument '{}'", app_.get_name(), unknown.front());
+    fail_input("{}: unknown flag {}; {}", app_.get_name(), *flag, suggestion(app_, *flag));
   } catch (const CLI::ParseError& error) {
     fail_input("{}: {}", app_.get_name(), error.what());
   }
