@@ -1,6 +1,7 @@
 #include "tests/apps/run.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -8,8 +9,9 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <stdexcept>
+
+#include "tests/catch.h"
 
 namespace maxim_tests {
 namespace {
@@ -102,6 +104,14 @@ void end(pid_t child) {
   }
 }
 
+std::string description(const std::vector<std::string>& command, int ranks,
+                        const RunResult& result) {
+  std::string words;
+  for (const std::string& word : command) words += word + " ";
+  return fmt::format("{}on {} ranks, exit code {}, {:.1f} s\n{}{}", words, ranks, result.exit_code,
+                     result.seconds, result.out, result.err);
+}
+
 }  // namespace
 
 RunResult run(const std::vector<std::string>& command, const RunOptions& options) {
@@ -136,14 +146,26 @@ int count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-TemporaryDirectory::TemporaryDirectory() {
-  path_ = (std::filesystem::temp_directory_path() / "maxim_test_XXXXXX").string();
-  if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp failed: " + path_);
+void check_refused(const std::vector<std::string>& command, const std::vector<std::string>& words) {
+  for (const int ranks : {1, 3}) {
+    const RunResult result = run(command, {.ranks = ranks});
+    INFO(description(command, ranks, result));
+    CHECK(result.exit_code == 2);
+    CHECK(result.seconds < 10);
+    CHECK(result.out.empty());
+    CHECK(count_of(result.err, "error: ") == 1);
+    for (const std::string& word : words) {
+      INFO("expected: " << word);
+      CHECK(count_of(result.err, word) > 0);
+    }
+  }
 }
 
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+RunResult run_well(const std::vector<std::string>& command, const RunOptions& options) {
+  const RunResult result = run(command, options);
+  INFO(description(command, options.ranks, result));
+  CHECK(result.exit_code == 0);
+  return result;
 }
 
 }  // namespace maxim_tests

@@ -14,10 +14,10 @@ struct RunResult {
 };
 
 struct RunOptions {
-  int ranks = 1;                         // > 1: under mpirun, --oversubscribe
-  double timeout = 60;                   // seconds, then the whole process group is killed
-  std::string input;                     // standard input
-  std::vector<std::string> environment;  // "NAME=value", added
+  int ranks = 1;                              // > 1: under mpirun, --oversubscribe
+  double timeout = 60;                        // seconds, then the whole process group is killed
+  std::string input = {};                     // standard input
+  std::vector<std::string> environment = {};  // "NAME=value", added
 };
 
 // `command` is the program (relative to the working directory: "./encode") and its arguments, not
@@ -27,17 +27,11 @@ RunResult run(const std::vector<std::string>& command, const RunOptions& options
 // How often `part` occurs in `text`.
 int count_of(const std::string& text, const std::string& part);
 
-// A directory under the system's temporary one, removed with all that is in it.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+// Checks that a wrong command ends on 1 and on 3 ranks within 10 seconds with exit code 2, nothing
+// on standard output, and one error message that has all of `words`.
+void check_refused(const std::vector<std::string>& command, const std::vector<std::string>& words);
 
- private:
-  std::string path_;
-};
+// Checks exit code 0 and returns the result.
+RunResult run_well(const std::vector<std::string>& command, const RunOptions& options = {});
 
 }  // namespace maxim_tests

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "runtime/files.h"
-#include "tests/apps/run.h"
 #include "tests/catch.h"
+#include "tests/reference/temporary_directory.h"
 
 using namespace maxim;
 
@@ -121,7 +121,7 @@ TEST_CASE("model options that are not given leave the model's values alone") {
 
 TEST_CASE("a config file sets what the command line does not") {
   const maxim_tests::TemporaryDirectory directory;
-  const std::string file = directory / "run.toml";
+  const std::string file = directory.file("run.toml");
   write_text(file,
              "# settings\n"
              "count = 12  # of things\n"
@@ -143,7 +143,7 @@ TEST_CASE("a config file sets what the command line does not") {
 
 TEST_CASE("a wrong config file is refused") {
   const maxim_tests::TemporaryDirectory directory;
-  const std::string file = directory / "run.toml";
+  const std::string file = directory.file("run.toml");
   for (const char* text : {"cuont = 3\n", "count = 0\n", "flag = maybe\n", "[model]\ncount = 3\n",
                            "rate = \"0.5\n", "config = \"x\"\n", "rate = nan\n"}) {
     write_text(file, text);
@@ -153,7 +153,7 @@ TEST_CASE("a wrong config file is refused") {
     CHECK_FALSE(values.ran);
   }
   Values values;
-  CHECK(parse(values, {"--config", directory / "none.toml"}) == 2);
+  CHECK(parse(values, {"--config", directory.file("none.toml")}) == 2);
   CHECK(parse(values, {"--config", directory.path()}) == 2);
 }
 
