@@ -1,0 +1,114 @@
+#include "trainer/train_step.h"
+
+#include <cmath>
+
+namespace maxim {
+namespace {
+
+BatchLimits largest_batch(const ModelSession& session, const TrainStepSettings& settings) {
+  const ColbertConfig& config = session.colbert_config();
+  const int64_t rows = settings.per_device_batch, documents = settings.loss.documents_per_query;
+  BatchLimits limits;
+  limits.tokens = rows * (config.query_length + documents * config.document_length);
+  limits.sequences = rows * (1 + documents);
+  limits.scored = limits.tokens;
+  limits.longest = std::max(config.query_length, config.document_length);
+  return limits;
+}
+
+int64_t step_arena_bytes(const ModelSession& session, const ContrastiveLoss& loss,
+                         const TrainStepSettings& settings) {
+  const BatchLimits limits = largest_batch(session, settings);
+  const ColbertConfig& config = session.colbert_config();
+  const int64_t rows = settings.per_device_batch;
+  const int64_t documents = rows * settings.loss.documents_per_query;
+  return session.upload_bytes(limits) + session.colbert().arena_bytes(limits, true) +
+         // gradients of the vectors
+         limits.scored * config.embedding_size * size_of(DType::f32) + 256 +
+         loss.arena_bytes(rows, rows * config.query_length, documents,
+                          documents * config.document_length, config.embedding_size);
+}
+
+// Offsets [begin, end] of `offsets`, counted from the first.
+void rebase(std::vector<int32_t>& out, const std::vector<int32_t>& offsets, int64_t begin,
+            int64_t end) {
+  out.clear();
+  for (int64_t i = begin; i <= end; ++i) out.push_back(offsets[i] - offsets[begin]);
+}
+
+}  // namespace
+
+TrainStep::TrainStep(ModelSession& session, Communicator& communicator,
+                     const TrainStepSettings& settings)
+    : session_(session),
+      communicator_(communicator),
+      settings_(settings),
+      optimizer_(session.ops(), session.parameters(), settings.optimizer),
+      loss_(session.ops(), communicator, settings.loss),
+      arena_(session.device(), step_arena_bytes(session, loss_, settings), "step memory"),
+      losses_(session.device(), DType::f32, settings.metrics_capacity, "losses"),
+      square_sum_(session.device(), DType::f32, 1, "gradient norm") {
+  session.device().zero(losses_.view());
+}
+
+void TrainStep::run(const LoadedStep& batches, int64_t step, double factor) {
+  MAXIM_CHECK(steps_since_read_ < settings_.metrics_capacity, "{} steps without read_metrics()",
+              steps_since_read_);
+  settings_.dropout.step = static_cast<uint32_t>(step);
+  optimizer_.zero_gradients();
+  const Tensor loss = losses_.view().slice(steps_since_read_, steps_since_read_ + 1);
+  const float scale =
+      settings_.size_average ? 1.0f / static_cast<float>(batches.global_rows) : 1.0f;
+  for (const LoadedMicroBatch& batch : batches.micro_batches) run_micro_batch(batch, scale, loss);
+  communicator_.all_reduce(session_.parameters().gradients(), Reduction::sum);
+  optimizer_.step(factor, square_sum_.view());
+  ++steps_since_read_;
+}
+
+void TrainStep::run_micro_batch(const LoadedMicroBatch& batch, float scale, const Tensor& loss) {
+  arena_.reset();
+  const TokenBatch& tokens = batch.tokens;
+  const Sequences sequences = session_.upload(tokens, arena_);
+  const Tensor vectors = session_.colbert().forward(sequences, settings_.dropout, true, arena_);
+  const Tensor d_vectors =
+      arena_.take(DType::f32, vectors.rows(), vectors.cols(), "vector gradients");
+  const int64_t query_rows = tokens.scored_offsets[tokens.queries];
+  {
+    Arena::Mark scratch(arena_);
+    loss_batch_.queries = vectors.slice(0, query_rows);
+    loss_batch_.documents = vectors.slice(query_rows, vectors.rows());
+    rebase(loss_batch_.query_offsets, tokens.scored_offsets, 0, tokens.queries);
+    rebase(loss_batch_.document_offsets, tokens.scored_offsets, tokens.queries, tokens.sequences());
+    loss_.run(loss_batch_, scale, loss, d_vectors.slice(0, query_rows),
+              d_vectors.slice(query_rows, vectors.rows()), arena_);
+  }
+  session_.colbert().backward(d_vectors, arena_);
+}
+
+StepMetrics TrainStep::read_metrics() {
+  StepMetrics metrics;
+  std::vector<float> own(settings_.metrics_capacity);
+  session_.device().copy_out(own.data(), losses_.view());
+  session_.device().zero(losses_.view());
+  metrics.losses = communicator_.sum_host({own.begin(), own.begin() + steps_since_read_});
+  float square_sum = 0;
+  session_.device().copy_out(&square_sum, square_sum_.view());
+  metrics.gradient_norm = std::sqrt(static_cast<double>(square_sum));
+  metrics.skipped_steps = optimizer_.skipped_steps();
+  steps_since_read_ = 0;
+  return metrics;
+}
+
+std::vector<std::pair<std::string, int64_t>> TrainStep::memory_plan() const {
+  const int64_t parameters = session_.parameters().values().bytes();
+  return {{"parameters", parameters},
+          {"gradients", parameters},
+          {"optimizer state", 2 * parameters},
+          {"step memory (largest batch)", arena_.capacity()}};
+}
+
+void broadcast_parameters(ModelSession& session, Communicator& communicator) {
+  communicator.broadcast(session.parameters().values(), 0);
+}
+
+}  // namespace maxim

@@ -1,0 +1,456 @@
+#include "trainer/training_run.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "data/batch_loader.h"
+#include "data/beir.h"
+#include "data/training_data.h"
+#include "runtime/log.h"
+#include "trainer/command_line.h"
+#include "trainer/evaluators.h"
+#include "trainer/metrics_log.h"
+#include "trainer/output_directory.h"
+#include "trainer/progress_bar.h"
+#include "trainer/schedule.h"
+#include "trainer/train_step.h"
+
+namespace maxim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class Timer {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Counts over all micro-batches of this rank.
+struct Counts {
+  int64_t tokens = 0, truncated_queries = 0, truncated_documents = 0, unknown_tokens = 0;
+  void add(const LoadedStep& step) {
+    for (const LoadedMicroBatch& batch : step.micro_batches) {
+      tokens += batch.tokens.tokens();
+      truncated_queries += batch.tokens.truncated_queries;
+      truncated_documents += batch.tokens.truncated_documents;
+      unknown_tokens += batch.tokens.unknown_tokens;
+    }
+  }
+};
+
+class TrainingRun {
+ public:
+  TrainingRun(World& world, const TrainingArguments& arguments)
+      : world_(world), comm_(*world.communicator), args_(arguments) {}
+  void run();
+
+ private:
+  void open_data();
+  void open_model();
+  void open_evaluation();
+  void plan_steps();
+  SamplerSettings sampler_settings() const;
+  TrainStepSettings step_settings() const;
+  void print_plan() const;
+  void write_start_record();
+  void train();
+  void log_steps(int64_t step, const LoadedStep& loaded);
+  void evaluate(int64_t step);
+  void save_checkpoint(int64_t step);
+  void save_final();
+  void write_end_record();
+
+  double epoch_of(int64_t step) const {
+    return static_cast<double>(step) / static_cast<double>(steps_per_epoch_);
+  }
+  bool is_main() const { return world_.rank == 0; }
+  int64_t global_batch() const { return args_.per_device_train_batch_size * world_.size; }
+
+  World& world_;
+  Communicator& comm_;
+  const TrainingArguments& args_;
+  Timer timer_;
+
+  std::unique_ptr<TrainingData> data_, eval_data_;
+  std::unique_ptr<ModelSession> session_;
+  std::optional<RetrievalSet> retrieval_;
+  std::unique_ptr<OutputDirectory> output_;  // rank 0
+  std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<TrainStep> step_;
+  std::unique_ptr<Sampler> row_ids_;  // rank 0, --log_row_ids
+  std::unique_ptr<ProgressBar> progress_;
+
+  Schedule schedule_;
+  int64_t steps_per_epoch_ = 0, total_steps_ = 0;
+  int64_t rows_trained_ = 0, held_out_ = 0;
+  Counts counts_;
+  std::string best_metric_;
+  double best_value_ = -1;
+  int64_t best_step_ = -1;
+
+  // since the last record
+  Timer interval_;
+  int64_t interval_rows_ = 0, interval_tokens_ = 0;
+  double interval_wait_ = 0, last_loss_ = 0;
+  Json interval_row_ids_ = Json::array();
+};
+
+void TrainingRun::open_data() {
+  const Timer timer;
+  const TrainingDataOptions options{.skip_bad_rows = args_.bad_rows == "skip",
+                                    .max_bad_rows = args_.max_bad_rows};
+  comm_.checked([&] {
+    data_ = std::make_unique<TrainingData>(args_.train_files, options);
+    if (args_.eval_size > 0) {
+      const int64_t rows = data_->rows();
+      held_out_ = args_.eval_size < 1
+                      ? static_cast<int64_t>(std::ceil(args_.eval_size * static_cast<double>(rows)))
+                      : static_cast<int64_t>(args_.eval_size);
+      if (held_out_ >= rows)
+        fail_input("--eval_size {}: the training files have only {} rows", args_.eval_size, rows);
+      eval_data_ = std::make_unique<TrainingData>(data_->hold_out(held_out_, args_.seed));
+    }
+    if (!args_.eval_file.empty())
+      eval_data_ = std::make_unique<TrainingData>(std::vector{args_.eval_file}, options);
+    if (eval_data_ != nullptr && eval_data_->documents_per_query() < 2)
+      fail_input("{}: accuracy needs rows of query, positive and negative; these have no negative",
+                 args_.eval_file.empty() ? "--eval_size" : args_.eval_file);
+    if (!args_.eval_beir_dir.empty()) retrieval_ = read_beir(args_.eval_beir_dir, args_.eval_split);
+  });
+  for (const std::string& warning : data_->warnings()) log_warning("{}", warning);
+  log_info("data: {} rows in {:.1f} s; {}", data_->rows(), timer.seconds(), data_->description());
+}
+
+void TrainingRun::open_model() {
+  const Timer timer;
+  comm_.checked([&] {
+    ModelOverrides overrides;
+    overrides.embedding_size = args_.embedding_size;
+    overrides.query_length = args_.query_length;
+    overrides.document_length = args_.document_length;
+    overrides.query_prefix = args_.query_prefix;
+    overrides.document_prefix = args_.document_prefix;
+    overrides.do_query_expansion = args_.do_query_expansion;
+    overrides.attend_to_expansion_tokens = args_.attend_to_expansion_tokens;
+    overrides.skiplist_words = args_.skiplist_words;
+    session_ = std::make_unique<ModelSession>(args_.model_name_or_path, overrides,
+                                              /*with_gradients=*/true, args_.seed);
+  });
+  broadcast_parameters(*session_, comm_);
+  for (const std::string& warning : session_->warnings()) log_warning("{}", warning);
+  log_info("model: {} ({}), {:.1f} M parameters, in {:.1f} s", args_.model_name_or_path,
+           session_->format(), static_cast<double>(session_->parameters().count()) / 1e6,
+           timer.seconds());
+}
+
+SamplerSettings TrainingRun::sampler_settings() const {
+  return {.rows = data_->rows(),
+          .per_device_batch = args_.per_device_train_batch_size,
+          .accumulation = args_.gradient_accumulation_steps,
+          .rank = world_.rank,
+          .world_size = world_.size,
+          .seed = args_.seed,
+          .shuffle = true,
+          .drop_last = args_.dataloader_drop_last};
+}
+
+TrainStepSettings TrainingRun::step_settings() const {
+  const BertConfig& bert = session_->bert();
+  TrainStepSettings settings;
+  settings.loss = {.temperature = static_cast<float>(args_.temperature),
+                   .gather_across_devices = args_.gather_across_devices,
+                   .documents_per_query = data_->documents_per_query()};
+  settings.optimizer = {
+      .learning_rate = static_cast<float>(args_.learning_rate),
+      .weight_decay = static_cast<float>(args_.weight_decay),
+      .beta1 = static_cast<float>(args_.adam_beta1),
+      .beta2 = static_cast<float>(args_.adam_beta2),
+      .epsilon = static_cast<float>(args_.adam_epsilon),
+      .max_grad_norm = static_cast<float>(args_.max_grad_norm),
+      .learning_rate_mapping = parse_learning_rate_mapping(args_.learning_rate_mapping)};
+  settings.size_average = args_.size_average;
+  settings.dropout.hidden =
+      static_cast<float>(args_.hidden_dropout.value_or(bert.hidden_dropout_prob));
+  settings.dropout.attention =
+      static_cast<float>(args_.attention_dropout.value_or(bert.attention_probs_dropout_prob));
+  settings.dropout.seed = args_.seed;
+  settings.per_device_batch = args_.per_device_train_batch_size;
+  settings.metrics_capacity = args_.logging_steps;
+  return settings;
+}
+
+void TrainingRun::plan_steps() {
+  comm_.checked([&] {
+    const Sampler sampler(sampler_settings());
+    steps_per_epoch_ = sampler.steps_per_epoch();
+    total_steps_ = args_.max_steps > 0
+                       ? args_.max_steps
+                       : static_cast<int64_t>(std::ceil(args_.num_train_epochs *
+                                                        static_cast<double>(steps_per_epoch_)));
+    schedule_ = {.type = args_.lr_scheduler_type,
+                 .warmup_steps = args_.warmup_steps > 0
+                                     ? args_.warmup_steps
+                                     : static_cast<int64_t>(std::ceil(
+                                           args_.warmup_ratio * static_cast<double>(total_steps_))),
+                 .total_steps = total_steps_};
+    best_metric_ = !args_.metric_for_best_model.empty() ? args_.metric_for_best_model
+                   : retrieval_                         ? "ndcg@10"
+                                                        : "accuracy";
+    step_ = std::make_unique<TrainStep>(*session_, comm_, step_settings());
+    if (args_.log_row_ids) row_ids_ = std::make_unique<Sampler>(sampler_settings());
+  });
+  if (args_.gather_was_asked_for && args_.gather_across_devices && world_.size == 1)
+    log_warning(
+        "--gather_across_devices: there is only one process, so there is nothing to gather");
+}
+
+void TrainingRun::print_plan() const {
+  const int64_t documents = data_->documents_per_query();
+  const int64_t candidates =
+      documents *
+      (args_.gather_across_devices ? global_batch() : args_.per_device_train_batch_size);
+  log_info(
+      "{} rank(s) with {} thread(s), {} rows each: global batch {}, {} candidates ({} negatives) a "
+      "query{}",
+      world_.size, world_.threads, args_.per_device_train_batch_size, global_batch(), candidates,
+      candidates - 1,
+      args_.gradient_accumulation_steps > 1
+          ? fmt::format("; {} such batches a step, which add no candidates",
+                        args_.gradient_accumulation_steps)
+          : "");
+  log_info("{} steps, {} an epoch", total_steps_, steps_per_epoch_);
+}
+
+void TrainingRun::write_start_record() {
+  const std::vector<std::string> hosts = comm_.all_gather_text(world_.host);
+  const std::vector<std::string> devices = comm_.all_gather_text(session_->device().name());
+  const int64_t documents = data_->documents_per_query();
+  Json memory;
+  for (const auto& [purpose, bytes] : step_->memory_plan()) memory[purpose] = bytes;
+  metrics_->write({{"type", "start"},
+                   {"version", kVersion},
+                   {"run_name", args_.run_name.empty()
+                                    ? std::filesystem::path(args_.output_dir).filename().string()
+                                    : args_.run_name},
+                   {"ranks", world_.size},
+                   {"threads_per_rank", world_.threads},
+                   {"hosts", hosts},
+                   {"devices", devices},
+                   {"gemm_library", session_->ops().gemm_library()},
+                   {"model", args_.model_name_or_path},
+                   {"model_format", session_->format()},
+                   {"parameters", session_->parameters().count()},
+                   {"rows", data_->rows()},
+                   {"rows_rejected", data_->rejected()},
+                   {"rows_held_out", held_out_},
+                   {"documents_per_query", documents},
+                   {"global_batch_size", global_batch()},
+                   {"gradient_accumulation_steps", args_.gradient_accumulation_steps},
+                   {"candidates_per_query",
+                    documents * (args_.gather_across_devices ? global_batch()
+                                                             : args_.per_device_train_batch_size)},
+                   {"steps", total_steps_},
+                   {"steps_per_epoch", steps_per_epoch_},
+                   {"warmup_steps", schedule_.warmup_steps},
+                   {"learning_rate", args_.learning_rate},
+                   {"temperature", args_.temperature},
+                   {"query_length", session_->colbert_config().query_length},
+                   {"document_length", session_->colbert_config().document_length},
+                   {"seed", args_.seed},
+                   {"memory_bytes", memory},
+                   {"start_up_seconds", timer_.seconds()}});
+}
+
+void TrainingRun::log_steps(int64_t step, const LoadedStep& loaded) {
+  const StepMetrics step_metrics = step_->read_metrics();
+  double loss = 0;
+  for (double value : step_metrics.losses) loss += value;
+  last_loss_ = loss / static_cast<double>(step_metrics.losses.size());
+  const double tokens = comm_.sum_host({static_cast<double>(interval_tokens_)})[0];
+  const double seconds = interval_.seconds();
+  const double rate = args_.learning_rate * learning_rate_factor(schedule_, step);
+  const double rows_per_second = static_cast<double>(interval_rows_) / seconds;
+  Json record = {{"type", "step"},
+                 {"step", step + 1},
+                 {"epoch", epoch_of(step + 1)},
+                 {"loss", last_loss_},
+                 {"learning_rate", rate},
+                 {"grad_norm", step_metrics.gradient_norm},
+                 {"rows", interval_rows_},
+                 {"tokens", static_cast<int64_t>(tokens)},
+                 {"tokens_per_second", tokens / seconds},
+                 {"rows_per_second", rows_per_second},
+                 {"data_wait_share", interval_wait_ / seconds},
+                 {"skipped_steps", step_metrics.skipped_steps}};
+  if (row_ids_ != nullptr) record["row_ids"] = interval_row_ids_;
+  metrics_->write(record);
+  progress_->report(step + 1, last_loss_, rate, rows_per_second);
+  interval_ = Timer();
+  interval_rows_ = interval_tokens_ = 0;
+  interval_wait_ = 0;
+  interval_row_ids_ = Json::array();
+  (void)loaded;
+}
+
+void TrainingRun::train() {
+  progress_ = std::make_unique<ProgressBar>(total_steps_, is_main());
+  BatchLoader loader(*data_, session_->text_encoder(), Sampler(sampler_settings()), 0,
+                     total_steps_);
+  const Timer timer;
+  interval_ = Timer();
+  for (int64_t step = 0; step < total_steps_; ++step) {
+    const LoadedStep& loaded = loader.next();
+    step_->run(loaded, step, learning_rate_factor(schedule_, step));
+    Counts step_counts;
+    step_counts.add(loaded);
+    counts_.add(loaded);
+    rows_trained_ += loaded.global_rows;
+    interval_rows_ += loaded.global_rows;
+    interval_tokens_ += step_counts.tokens;
+    interval_wait_ += loaded.wait_seconds;
+    if (row_ids_ != nullptr) interval_row_ids_.push_back(row_ids_->global_rows(step));
+    progress_->advance(step + 1, last_loss_);
+
+    const int64_t done = step + 1;
+    const bool last = done == total_steps_;
+    if (done % args_.logging_steps == 0 || last) log_steps(step, loaded);
+    if (last || (args_.eval_steps > 0 && done % args_.eval_steps == 0)) evaluate(done);
+    if (args_.save_steps > 0 && done % args_.save_steps == 0 && !last) save_checkpoint(done);
+  }
+  progress_->clear();
+}
+
+void TrainingRun::evaluate(int64_t step) {
+  if (eval_data_ == nullptr && !retrieval_) return;
+  progress_->clear();
+  const Timer timer;
+  Json metrics;
+  const int64_t batch = args_.per_device_eval_batch_size;
+  if (eval_data_ != nullptr)
+    metrics["accuracy"] = triplet_accuracy(*session_, comm_, *eval_data_, batch);
+  if (retrieval_)
+    for (const auto& [name, value] : evaluate_retrieval(*session_, comm_, *retrieval_, batch))
+      metrics[name] = value;
+  if (!metrics.contains(best_metric_))
+    fail_input("--metric_for_best_model {}: no such metric; there are {}", best_metric_,
+               metrics.dump());
+  const double value = metrics[best_metric_];
+  const bool best = value > best_value_;
+  if (best) {
+    best_value_ = value;
+    best_step_ = step;
+  }
+  Json record = {{"type", "eval"}, {"step", step}, {"epoch", epoch_of(step)}};
+  record.update(metrics);
+  record["seconds"] = timer.seconds();
+  metrics_->write(record);
+  log_info("step {}: {} {:.4f}{} ({:.1f} s)", step, best_metric_, value,
+           best ? ", the best so far" : "", timer.seconds());
+  // The best model has to be on disk when the run ends with it; the last step's model is in memory.
+  if (best && args_.load_best_model_at_end && step != total_steps_) save_checkpoint(step);
+  interval_ = Timer();
+}
+
+void TrainingRun::save_checkpoint(int64_t step) {
+  comm_.checked([&] {
+    if (!is_main() || file_exists(output_->checkpoint(step))) return;
+    output_->save_checkpoint(step, args_.save_total_limit, best_step_,
+                             [&](const std::string& directory) { session_->save(directory); });
+  });
+}
+
+void TrainingRun::save_final() {
+  comm_.checked([&] {
+    if (!is_main()) return;
+    if (args_.load_best_model_at_end && best_step_ != total_steps_) {
+      log_info("the best model is that of step {} ({} {:.4f})", best_step_, best_metric_,
+               best_value_);
+      output_->save_final([&](const std::string& directory) {
+        std::filesystem::copy(output_->checkpoint(best_step_), directory,
+                              std::filesystem::copy_options::recursive);
+      });
+    } else {
+      output_->save_final([&](const std::string& directory) { session_->save(directory); });
+    }
+  });
+}
+
+void TrainingRun::write_end_record() {
+  const std::vector<double> sums = comm_.sum_host(
+      {static_cast<double>(counts_.tokens), static_cast<double>(counts_.truncated_queries),
+       static_cast<double>(counts_.truncated_documents),
+       static_cast<double>(counts_.unknown_tokens), [] {
+         rusage usage{};
+         getrusage(RUSAGE_SELF, &usage);
+         return static_cast<double>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
+       }()});
+  const int64_t dropped = args_.max_steps > 0
+                              ? 0
+                              : (data_->rows() - Sampler(sampler_settings()).rows_per_epoch()) *
+                                    (total_steps_ / steps_per_epoch_);
+  const auto whole = [&](int i) { return static_cast<int64_t>(sums[i]); };
+  const int64_t documents = rows_trained_ * data_->documents_per_query();
+  metrics_->write({{"type", "end"},
+                   {"steps", total_steps_},
+                   {"rows_read", data_->rows_read()},
+                   {"rows_trained", rows_trained_},
+                   {"rows_dropped", dropped},
+                   {"rows_rejected", data_->rejected()},
+                   {"rows_held_out", held_out_},
+                   {"queries_truncated", whole(1)},
+                   {"documents_truncated", whole(2)},
+                   {"unknown_tokens", whole(3)},
+                   {"tokens", whole(0)},
+                   {"seconds", timer_.seconds()},
+                   {"peak_memory_bytes", whole(4)},
+                   {"best_step", best_step_ < 0 ? Json() : Json(best_step_)}});
+  log_info(
+      "{} rows trained in {} steps, {:.1f} s; truncated: {:.1f}% of queries, {:.1f}% of documents; "
+      "unknown tokens {:.2f}%; peak memory {:.2f} GiB",
+      rows_trained_, total_steps_, timer_.seconds(),
+      100.0 * sums[1] / static_cast<double>(rows_trained_),
+      100.0 * sums[2] / static_cast<double>(documents), 100.0 * sums[3] / std::max(1.0, sums[0]),
+      sums[4] / (1 << 30));
+}
+
+void TrainingRun::run() {
+  check_training_arguments(args_);
+  open_data();
+  open_model();
+  plan_steps();
+  print_plan();
+  if (args_.dry_run) {
+    for (const auto& [purpose, bytes] : step_->memory_plan())
+      log_info("{:<30} {:>10.1f} MiB a rank", purpose, static_cast<double>(bytes) / (1 << 20));
+    return;
+  }
+  comm_.checked([&] {
+    if (!is_main()) return;
+    output_ = std::make_unique<OutputDirectory>(args_.output_dir, args_.overwrite_output_dir);
+    metrics_ = std::make_unique<MetricsLog>(output_->metrics_file());
+  });
+  if (!is_main()) metrics_ = std::make_unique<MetricsLog>("");
+  write_start_record();
+  train();
+  save_final();
+  write_end_record();
+}
+
+}  // namespace
+
+void run_training(World& world, const TrainingArguments& arguments) {
+  TrainingRun(world, arguments).run();
+}
+
+}  // namespace maxim
