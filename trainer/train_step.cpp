@@ -5,8 +5,8 @@
 namespace maxim {
 namespace {
 
-BatchLimits largest_batch(const ModelSession& session, const TrainStepSettings& settings) {
-  const ColbertConfig& config = session.colbert_config();
+BatchLimits largest_batch(ModelSession& session, const TrainStepSettings& settings) {
+  const ColbertConfig& config = session.config();
   const int64_t rows = settings.per_device_batch, documents = settings.loss.documents_per_query;
   BatchLimits limits;
   limits.tokens = rows * (config.query_length + documents * config.document_length);
@@ -16,10 +16,10 @@ BatchLimits largest_batch(const ModelSession& session, const TrainStepSettings& 
   return limits;
 }
 
-int64_t step_arena_bytes(const ModelSession& session, const ContrastiveLoss& loss,
+int64_t step_arena_bytes(ModelSession& session, const ContrastiveLoss& loss,
                          const TrainStepSettings& settings) {
   const BatchLimits limits = largest_batch(session, settings);
-  const ColbertConfig& config = session.colbert_config();
+  const ColbertConfig& config = session.config();
   const int64_t rows = settings.per_device_batch;
   const int64_t documents = rows * settings.loss.documents_per_query;
   return session.upload_bytes(limits) + session.colbert().arena_bytes(limits, true) +
@@ -105,10 +105,6 @@ std::vector<std::pair<std::string, int64_t>> TrainStep::memory_plan() const {
           {"gradients", parameters},
           {"optimizer state", 2 * parameters},
           {"step memory (largest batch)", arena_.capacity()}};
-}
-
-void broadcast_parameters(ModelSession& session, Communicator& communicator) {
-  communicator.broadcast(session.parameters().values(), 0);
 }
 
 }  // namespace maxim

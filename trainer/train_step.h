@@ -34,7 +34,7 @@ struct StepMetrics {
 
 class TrainStep {
  public:
-  // The session's parameters must be the same on all ranks (see broadcast_parameters).
+  // The session's parameters must be the same on all ranks (see ModelSession::broadcast).
   TrainStep(ModelSession& session, Communicator& communicator, const TrainStepSettings& settings);
 
   // Step `step` (0-based) with learning rates times `factor`. All ranks call it together.
@@ -58,8 +58,5 @@ class TrainStep {
   DeviceTensor square_sum_;      // [1]
   int64_t steps_since_read_ = 0;
 };
-
-// Copies the parameters of rank 0 to all ranks.
-void broadcast_parameters(ModelSession& session, Communicator& communicator);
 
 }  // namespace maxim

@@ -1,6 +1,5 @@
 #include "trainer/training_arguments.h"
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 
 #include "runtime/error.h"
@@ -9,231 +8,234 @@
 namespace maxim {
 namespace {
 
-void add_model_flags(CLI::App& app, TrainingArguments& a) {
-  const char* group = "Model";
-  app.add_option("--model_name_or_path", a.model_name_or_path,
-                 "Directory of a BERT, sentence-transformers, PyLate or Stanford ColBERT model")
-      ->required()
-      ->group(group);
-  app.add_option("--embedding_size", a.embedding_size,
-                 "Width of the token vectors (default: the model's, else 128)")
-      ->check(at_least(1))
-      ->group(group);
-  app.add_option(
-         "--query_length", a.query_length,
-         "Tokens of a query, [CLS], prefix and [SEP] included (default: the model's, else 32)")
-      ->check(at_least(1))
-      ->group(group);
-  app.add_option("--document_length", a.document_length,
-                 "Most tokens of a document (default: the model's, else 180)")
-      ->check(at_least(1))
-      ->group(group);
-  app.add_option("--query_prefix", a.query_prefix,
-                 "Token after [CLS] of a query (default: the model's, else \"[Q] \"; \"\": none)")
-      ->group(group);
-  app.add_option(
-         "--document_prefix", a.document_prefix,
-         "Token after [CLS] of a document (default: the model's, else \"[D] \"; \"\": none)")
-      ->group(group);
-  add_boolean(app, "--do_query_expansion", a.do_query_expansion,
-              "Fill queries with [MASK] up to query_length (default: the model's, else true)")
-      ->group(group);
-  add_boolean(app, "--attend_to_expansion_tokens", a.attend_to_expansion_tokens,
-              "Let tokens attend to the [MASK] fill (default: the model's, else false)")
-      ->group(group);
-  app.add_option("--skiplist_words", a.skiplist_words,
-                 "Document tokens left out of scoring (default: the model's, else punctuation)")
-      ->group(group);
-  app.add_option("--hidden_dropout", a.hidden_dropout, "Default: the model's config.json")
-      ->check(share())
-      ->group(group);
-  app.add_option("--attention_dropout", a.attention_dropout, "Default: the model's config.json")
-      ->check(share())
-      ->group(group);
+void add_model_flags(CommandLine& line, TrainingArguments& a) {
+  line.add_model_options(a.model);
+  for (const auto& [name, value] : {std::pair{"--hidden_dropout", &a.hidden_dropout},
+                                    std::pair{"--attention_dropout", &a.attention_dropout}})
+    line.app()
+        .add_option(name, *value, "Default: that of the model's config.json")
+        ->check(number_between(0, 0.99))
+        ->group("Model");
 }
 
-void add_data_flags(CLI::App& app, TrainingArguments& a) {
+void add_data_flags(CommandLine& line, TrainingArguments& a) {
   const char* group = "Data";
-  app.add_option("--train_file", a.train_files,
-                 "Rows of query, positive, negatives…: .jsonl or .tsv, also .gz; repeatable")
+  line.app()
+      .add_option("--train_file", a.train_files,
+                  "Rows of query, positive, negatives…: .jsonl or .tsv, also .gz; repeatable")
       ->required()
       ->group(group);
-  app.add_option("--bad_rows", a.bad_rows, "A row that cannot be read: error or skip")
+  line.app()
+      .add_option("--bad_rows", a.bad_rows, "A row that cannot be read: error or skip")
       ->check(CLI::IsMember({"error", "skip"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--max_bad_rows", a.max_bad_rows,
-                 "With --bad_rows skip: more than this is an error (-1: any number)")
-      ->check(at_least(-1))
+  line.app()
+      .add_option("--max_bad_rows", a.max_bad_rows,
+                  "With --bad_rows skip: more than this is an error (-1: any number)")
+      ->check(whole_number(-1))
       ->capture_default_str()
       ->group(group);
-  add_boolean(app, "--dataloader_drop_last", a.dataloader_drop_last,
-              "Leave out an epoch's last global batch when it is not full")
+  line.add_boolean("--dataloader_drop_last", a.dataloader_drop_last,
+                   "Leave out an epoch's last global batch when it is not full")
       ->group(group);
 }
 
-void add_evaluation_flags(CLI::App& app, TrainingArguments& a) {
+void add_evaluation_flags(CommandLine& line, TrainingArguments& a) {
   const char* group = "Evaluation";
-  app.add_option("--eval_file", a.eval_file, "Triplets: accuracy of positive over negative")
+  line.app()
+      .add_option("--eval_file", a.eval_file, "Triplets: accuracy of positive over negative")
       ->group(group);
-  app.add_option(
-         "--eval_size", a.eval_size,
-         "Hold out this many training rows (below 1: this share) as triplets for evaluation")
-      ->check(not_negative())
+  line.app()
+      .add_option(
+          "--eval_size", a.eval_size,
+          "Hold out this many training rows (below 1: this share) as triplets for evaluation")
+      ->check(number_from(0))
       ->group(group);
-  app.add_option("--eval_beir_dir", a.eval_beir_dir,
-                 "BEIR directory: nDCG@10, MRR@10, recall… by exact search")
+  line.app()
+      .add_option("--eval_beir_dir", a.eval_beir_dir,
+                  "BEIR directory: nDCG@10, MRR@10, recall… by exact search")
       ->group(group);
-  app.add_option("--eval_split", a.eval_split, "qrels/SPLIT.tsv of --eval_beir_dir")
+  line.app()
+      .add_option("--eval_split", a.eval_split, "qrels/SPLIT.tsv of --eval_beir_dir")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--eval_steps", a.eval_steps,
-                 "Evaluate every so many steps (0: only after the last)")
-      ->check(at_least(0))
+  line.app()
+      .add_option("--eval_steps", a.eval_steps,
+                  "Evaluate every so many steps (0: only after the last)")
+      ->check(whole_number(0))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--per_device_eval_batch_size", a.per_device_eval_batch_size,
-                 "Texts encoded at a time")
-      ->check(at_least(1))
+  line.app()
+      .add_option("--per_device_eval_batch_size", a.per_device_eval_batch_size,
+                  "Texts encoded at a time")
+      ->check(whole_number(1))
       ->capture_default_str()
       ->group(group);
-  add_boolean(app, "--load_best_model_at_end", a.load_best_model_at_end,
-              "The final model is the one with the best metric of all evaluations")
+  line.add_boolean("--load_best_model_at_end", a.load_best_model_at_end,
+                   "The final model is the one with the best metric of all evaluations")
       ->group(group);
-  app.add_option("--metric_for_best_model", a.metric_for_best_model,
-                 "Name of an eval record's metric, greater is better (default: ndcg@10 with "
-                 "--eval_beir_dir, else accuracy)")
+  line.app()
+      .add_option("--metric_for_best_model", a.metric_for_best_model,
+                  "Name of an eval record's metric, greater is better (default: ndcg@10 with "
+                  "--eval_beir_dir, else accuracy)")
       ->group(group);
 }
 
-void add_loss_flags(CLI::App& app, TrainingArguments& a) {
+void add_loss_flags(CommandLine& line, TrainingArguments& a) {
   const char* group = "Loss";
-  app.add_option("--loss", a.loss,
-                 "contrastive: cross-entropy over the MaxSim scores of all documents of the batch")
+  line.app()
+      .add_option("--loss", a.loss,
+                  "contrastive: cross-entropy over the MaxSim scores of all documents of the batch")
       ->check(CLI::IsMember({"contrastive"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--temperature", a.temperature,
-                 "Scores (sums over query tokens of cosine maxima) are divided by it")
-      ->check(positive())
+  line.app()
+      .add_option("--temperature", a.temperature,
+                  "Scores (sums over query tokens of cosine maxima) are divided by it")
+      ->check(number_above(0))
       ->capture_default_str()
       ->group(group);
-  add_boolean(app, "--size_average", a.size_average,
-              "Mean over the queries of the global batch; false: their sum")
+  line.add_boolean("--size_average", a.size_average,
+                   "Mean over the queries of the global batch; false: their sum")
       ->group(group);
-  add_boolean(app, "--gather_across_devices", a.gather_across_devices,
-              "Score queries against the documents of all ranks; false: of their own rank")
+  line.add_boolean("--gather_across_devices", a.gather_across_devices,
+                   "Score queries against the documents of all ranks; false: of their own rank")
       ->group(group);
 }
 
-void add_optimization_flags(CLI::App& app, TrainingArguments& a) {
+void add_optimization_flags(CommandLine& line, TrainingArguments& a) {
   const char* group = "Optimization";
-  app.add_option("--num_train_epochs", a.num_train_epochs, "Passes over the rows")
-      ->check(positive())
+  line.app()
+      .add_option("--num_train_epochs", a.num_train_epochs, "Passes over the rows")
+      ->check(number_above(0))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--max_steps", a.max_steps, "Optimizer steps; overrides --num_train_epochs")
-      ->check(CLI::Validator(at_least(1)) | CLI::IsMember({"-1"}))
+  line.app()
+      .add_option("--max_steps", a.max_steps, "Optimizer steps; overrides --num_train_epochs")
+      ->check(whole_number(-1))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--per_device_train_batch_size", a.per_device_train_batch_size,
-                 "Rows a rank and micro-batch; all ranks' rows are candidates of each other")
-      ->check(at_least(1))
+  line.app()
+      .add_option("--per_device_train_batch_size", a.per_device_train_batch_size,
+                  "Rows a rank and micro-batch; all ranks' rows are candidates of each other")
+      ->check(whole_number(1))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--gradient_accumulation_steps", a.gradient_accumulation_steps,
-                 "Micro-batches an optimizer step; they add no candidates")
-      ->check(at_least(1))
+  line.app()
+      .add_option("--gradient_accumulation_steps", a.gradient_accumulation_steps,
+                  "Micro-batches an optimizer step; they add no candidates")
+      ->check(whole_number(1))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--learning_rate", a.learning_rate, "Peak rate of AdamW")
-      ->check(not_negative())
+  line.app()
+      .add_option("--learning_rate", a.learning_rate, "Peak rate of AdamW")
+      ->check(number_from(0))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--learning_rate_mapping", a.learning_rate_mapping,
-                 "'regex=rate': other peak rate for parameters whose name matches; repeatable")
+  line.app()
+      .add_option("--learning_rate_mapping", a.learning_rate_mapping,
+                  "'regex=rate': other peak rate for parameters whose name matches; repeatable")
       ->group(group);
-  app.add_option("--weight_decay", a.weight_decay, "Decoupled; not of biases and LayerNorm")
-      ->check(not_negative())
+  line.app()
+      .add_option("--weight_decay", a.weight_decay, "Decoupled; not of biases and LayerNorm")
+      ->check(number_from(0))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--adam_beta1", a.adam_beta1)->check(share())->capture_default_str()->group(group);
-  app.add_option("--adam_beta2", a.adam_beta2)->check(share())->capture_default_str()->group(group);
-  app.add_option("--adam_epsilon", a.adam_epsilon)
-      ->check(positive())
+  line.app()
+      .add_option("--adam_beta1", a.adam_beta1)
+      ->check(number_between(0, 1))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--max_grad_norm", a.max_grad_norm, "Clip the global gradient norm (0: do not)")
-      ->check(not_negative())
+  line.app()
+      .add_option("--adam_beta2", a.adam_beta2)
+      ->check(number_between(0, 1))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--lr_scheduler_type", a.lr_scheduler_type, "Shape of the learning rate")
+  line.app()
+      .add_option("--adam_epsilon", a.adam_epsilon)
+      ->check(number_above(0))
+      ->capture_default_str()
+      ->group(group);
+  line.app()
+      .add_option("--max_grad_norm", a.max_grad_norm, "Clip the global gradient norm (0: do not)")
+      ->check(number_from(0))
+      ->capture_default_str()
+      ->group(group);
+  line.app()
+      .add_option("--lr_scheduler_type", a.lr_scheduler_type, "Shape of the learning rate")
       ->check(CLI::IsMember(schedule_types()))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--warmup_steps", a.warmup_steps, "Steps of linear warm-up")
-      ->check(at_least(0))
+  line.app()
+      .add_option("--warmup_steps", a.warmup_steps, "Steps of linear warm-up")
+      ->check(whole_number(0))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--warmup_ratio", a.warmup_ratio, "Share of all steps, when --warmup_steps is 0")
-      ->check(share())
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--seed", a.seed, "Of row order, dropout and new weights")
+  line.app()
+      .add_option("--warmup_ratio", a.warmup_ratio, "Share of all steps, when --warmup_steps is 0")
+      ->check(number_between(0, 1))
       ->capture_default_str()
       ->group(group);
 }
 
-void add_output_flags(CLI::App& app, TrainingArguments& a) {
+void add_output_flags(CommandLine& line, TrainingArguments& a) {
   const char* group = "Output";
-  app.add_option("--output_dir", a.output_dir,
-                 "Gets the final model, checkpoint-STEP directories and metrics.jsonl")
+  line.app()
+      .add_option("--output_dir", a.output_dir,
+                  "Gets the final model, checkpoint-STEP directories and metrics.jsonl")
       ->required()
       ->group(group);
-  app.add_option("--run_name", a.run_name, "Name in the start record (default: the directory's)")
+  line.app()
+      .add_option("--run_name", a.run_name, "Name in the start record (default: the directory's)")
       ->group(group);
-  add_boolean(app, "--overwrite_output_dir", a.overwrite_output_dir,
-              "Train into a directory that holds an earlier run; its files are replaced one by one")
+  line.add_boolean(
+          "--overwrite_output_dir", a.overwrite_output_dir,
+          "Train into a directory that holds an earlier run; its files are replaced one by one")
       ->group(group);
-  app.add_option("--logging_steps", a.logging_steps, "Steps a record of metrics.jsonl")
-      ->check(at_least(1))
+  line.app()
+      .add_option("--logging_steps", a.logging_steps, "Steps a record of metrics.jsonl")
+      ->check(whole_number(1))
       ->capture_default_str()
       ->group(group);
-  add_boolean(app, "--log_row_ids", a.log_row_ids,
-              "Add the row numbers of each step to its record (a record a step)")
+  line.add_boolean("--log_row_ids", a.log_row_ids,
+                   "Add the row numbers of each step to its record (a record a step)")
       ->group(group);
-  app.add_option("--save_steps", a.save_steps, "Steps a checkpoint (0: only the final model)")
-      ->check(at_least(0))
+  line.app()
+      .add_option("--save_steps", a.save_steps, "Steps a checkpoint (0: only the final model)")
+      ->check(whole_number(0))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--save_total_limit", a.save_total_limit,
-                 "Keep this many checkpoints, and the best (0: all)")
-      ->check(at_least(0))
+  line.app()
+      .add_option("--save_total_limit", a.save_total_limit,
+                  "Keep this many checkpoints, and the best (0: all)")
+      ->check(whole_number(0))
       ->capture_default_str()
       ->group(group);
 }
 
-void add_run_flags(CLI::App& app, TrainingArguments& a) {
+void add_run_flags(CommandLine& line, TrainingArguments& a) {
   const char* group = "Running";
-  app.add_option("--device", a.device, "auto or cpu")
+  line.app()
+      .add_option("--device", a.device, "auto or cpu")
       ->check(CLI::IsMember({"auto", "cpu"}))
       ->capture_default_str()
       ->group(group);
-  add_boolean(app, "--dry_run", a.dry_run,
-              "Check everything, print the plan of steps and memory, and exit")
+  line.add_boolean("--dry_run", a.dry_run,
+                   "Check everything, print the plan of steps and memory, and exit")
       ->group(group);
 }
 
 }  // namespace
 
-void add_training_arguments(CLI::App& app, TrainingArguments& arguments) {
-  add_model_flags(app, arguments);
-  add_data_flags(app, arguments);
-  add_evaluation_flags(app, arguments);
-  add_loss_flags(app, arguments);
-  add_optimization_flags(app, arguments);
-  add_output_flags(app, arguments);
-  add_run_flags(app, arguments);
+void add_training_arguments(CommandLine& line, TrainingArguments& arguments) {
+  add_model_flags(command_line, arguments);
+  add_data_flags(command_line, arguments);
+  add_evaluation_flags(command_line, arguments);
+  add_loss_flags(command_line, arguments);
+  add_optimization_flags(command_line, arguments);
+  add_output_flags(command_line, arguments);
+  add_run_flags(command_line, arguments);
 }
 
 void check_training_arguments(const TrainingArguments& a) {
@@ -251,8 +253,7 @@ void check_training_arguments(const TrainingArguments& a) {
   if (a.max_bad_rows >= 0 && a.bad_rows != "skip")
     fail_input("--max_bad_rows {} needs --bad_rows skip", a.max_bad_rows);
   if (a.adam_beta1 >= 1 || a.adam_beta2 >= 1) fail_input("--adam_beta1 and --adam_beta2: below 1");
-  if (a.hidden_dropout.value_or(0) >= 1 || a.attention_dropout.value_or(0) >= 1)
-    fail_input("--hidden_dropout and --attention_dropout: below 1");
+  if (a.max_steps == 0) fail_input("--max_steps 0: expected at least 1, or -1 for whole epochs");
   if (a.output_dir.empty()) fail_input("--output_dir is empty");
   parse_learning_rate_mapping(a.learning_rate_mapping);
 }

@@ -5,21 +5,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-namespace CLI {
-class App;
-}
+#include "trainer/command_line.h"
 
 namespace maxim {
 
 struct TrainingArguments {
-  // model
-  std::string model_name_or_path;
-  std::optional<int64_t> embedding_size, query_length, document_length;
-  std::optional<std::string> query_prefix, document_prefix;
-  std::optional<bool> attend_to_expansion_tokens, do_query_expansion;
-  std::optional<std::vector<std::string>> skiplist_words;
+  ModelOptions model;  // its seed is that of row order and dropout too
   std::optional<double> hidden_dropout, attention_dropout;  // default: config.json's
 
   // data
@@ -60,7 +54,6 @@ struct TrainingArguments {
   std::string lr_scheduler_type = "linear";
   int64_t warmup_steps = 0;
   double warmup_ratio = 0;
-  uint64_t seed = 42;
 
   // output
   std::string output_dir;
@@ -78,7 +71,7 @@ struct TrainingArguments {
   bool dry_run = false;
 };
 
-void add_training_arguments(CLI::App& app, TrainingArguments& arguments);
+void add_training_arguments(CommandLine& command_line, TrainingArguments& arguments);
 
 // What a single flag's own check cannot see. Throws InputError.
 void check_training_arguments(const TrainingArguments& arguments);

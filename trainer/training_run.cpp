@@ -65,7 +65,7 @@ class TrainingRun {
   void print_plan() const;
   void write_start_record();
   void train();
-  void log_steps(int64_t step, const LoadedStep& loaded);
+  void log_steps(int64_t step);
   void evaluate(int64_t step);
   void save_checkpoint(int64_t step);
   void save_final();
@@ -119,7 +119,7 @@ void TrainingRun::open_data() {
                       : static_cast<int64_t>(args_.eval_size);
       if (held_out_ >= rows)
         fail_input("--eval_size {}: the training files have only {} rows", args_.eval_size, rows);
-      eval_data_ = std::make_unique<TrainingData>(data_->hold_out(held_out_, args_.seed));
+      eval_data_ = std::make_unique<TrainingData>(data_->hold_out(held_out_, args_.model.seed));
     }
     if (!args_.eval_file.empty())
       eval_data_ = std::make_unique<TrainingData>(std::vector{args_.eval_file}, options);
@@ -134,22 +134,11 @@ void TrainingRun::open_data() {
 
 void TrainingRun::open_model() {
   const Timer timer;
-  comm_.checked([&] {
-    ModelOverrides overrides;
-    overrides.embedding_size = args_.embedding_size;
-    overrides.query_length = args_.query_length;
-    overrides.document_length = args_.document_length;
-    overrides.query_prefix = args_.query_prefix;
-    overrides.document_prefix = args_.document_prefix;
-    overrides.do_query_expansion = args_.do_query_expansion;
-    overrides.attend_to_expansion_tokens = args_.attend_to_expansion_tokens;
-    overrides.skiplist_words = args_.skiplist_words;
-    session_ = std::make_unique<ModelSession>(args_.model_name_or_path, overrides,
-                                              /*with_gradients=*/true, args_.seed);
-  });
-  broadcast_parameters(*session_, comm_);
+  comm_.checked(
+      [&] { session_ = std::make_unique<ModelSession>(args_.model, /*with_gradients=*/true); });
+  session_->broadcast(comm_);
   for (const std::string& warning : session_->warnings()) log_warning("{}", warning);
-  log_info("model: {} ({}), {:.1f} M parameters, in {:.1f} s", args_.model_name_or_path,
+  log_info("model: {} ({}), {:.1f} M parameters, in {:.1f} s", args_.model.model_name_or_path,
            session_->format(), static_cast<double>(session_->parameters().count()) / 1e6,
            timer.seconds());
 }
@@ -160,7 +149,7 @@ SamplerSettings TrainingRun::sampler_settings() const {
           .accumulation = args_.gradient_accumulation_steps,
           .rank = world_.rank,
           .world_size = world_.size,
-          .seed = args_.seed,
+          .seed = args_.model.seed,
           .shuffle = true,
           .drop_last = args_.dataloader_drop_last};
 }
@@ -184,7 +173,7 @@ TrainStepSettings TrainingRun::step_settings() const {
       static_cast<float>(args_.hidden_dropout.value_or(bert.hidden_dropout_prob));
   settings.dropout.attention =
       static_cast<float>(args_.attention_dropout.value_or(bert.attention_probs_dropout_prob));
-  settings.dropout.seed = args_.seed;
+  settings.dropout.seed = args_.model.seed;
   settings.per_device_batch = args_.per_device_train_batch_size;
   settings.metrics_capacity = args_.logging_steps;
   return settings;
@@ -248,7 +237,7 @@ void TrainingRun::write_start_record() {
                    {"hosts", hosts},
                    {"devices", devices},
                    {"gemm_library", session_->ops().gemm_library()},
-                   {"model", args_.model_name_or_path},
+                   {"model", args_.model.model_name_or_path},
                    {"model_format", session_->format()},
                    {"parameters", session_->parameters().count()},
                    {"rows", data_->rows()},
@@ -265,14 +254,14 @@ void TrainingRun::write_start_record() {
                    {"warmup_steps", schedule_.warmup_steps},
                    {"learning_rate", args_.learning_rate},
                    {"temperature", args_.temperature},
-                   {"query_length", session_->colbert_config().query_length},
-                   {"document_length", session_->colbert_config().document_length},
-                   {"seed", args_.seed},
+                   {"query_length", session_->config().query_length},
+                   {"document_length", session_->config().document_length},
+                   {"seed", args_.model.seed},
                    {"memory_bytes", memory},
                    {"start_up_seconds", timer_.seconds()}});
 }
 
-void TrainingRun::log_steps(int64_t step, const LoadedStep& loaded) {
+void TrainingRun::log_steps(int64_t step) {
   const StepMetrics step_metrics = step_->read_metrics();
   double loss = 0;
   for (double value : step_metrics.losses) loss += value;
@@ -300,7 +289,6 @@ void TrainingRun::log_steps(int64_t step, const LoadedStep& loaded) {
   interval_rows_ = interval_tokens_ = 0;
   interval_wait_ = 0;
   interval_row_ids_ = Json::array();
-  (void)loaded;
 }
 
 void TrainingRun::train() {
@@ -324,7 +312,7 @@ void TrainingRun::train() {
 
     const int64_t done = step + 1;
     const bool last = done == total_steps_;
-    if (done % args_.logging_steps == 0 || last) log_steps(step, loaded);
+    if (done % args_.logging_steps == 0 || last) log_steps(step);
     if (last || (args_.eval_steps > 0 && done % args_.eval_steps == 0)) evaluate(done);
     if (args_.save_steps > 0 && done % args_.save_steps == 0 && !last) save_checkpoint(done);
   }
@@ -336,12 +324,12 @@ void TrainingRun::evaluate(int64_t step) {
   progress_->clear();
   const Timer timer;
   Json metrics;
-  const int64_t batch = args_.per_device_eval_batch_size;
-  if (eval_data_ != nullptr)
-    metrics["accuracy"] = triplet_accuracy(*session_, comm_, *eval_data_, batch);
-  if (retrieval_)
-    for (const auto& [name, value] : evaluate_retrieval(*session_, comm_, *retrieval_, batch))
-      metrics[name] = value;
+  const EncodeSettings settings{.batch_size = args_.per_device_eval_batch_size};
+  const auto add = [&](const Metrics& values) {
+    for (const auto& [name, value] : values) metrics[name] = value;
+  };
+  if (eval_data_ != nullptr) add(evaluate_triplets(*session_, comm_, *eval_data_, settings));
+  if (retrieval_) add(evaluate_retrieval(*session_, comm_, *retrieval_, settings));
   if (!metrics.contains(best_metric_))
     fail_input("--metric_for_best_model {}: no such metric; there are {}", best_metric_,
                metrics.dump());
