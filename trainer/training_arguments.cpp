@@ -229,13 +229,13 @@ void add_run_flags(CommandLine& line, TrainingArguments& a) {
 }  // namespace
 
 void add_training_arguments(CommandLine& line, TrainingArguments& arguments) {
-  add_model_flags(command_line, arguments);
-  add_data_flags(command_line, arguments);
-  add_evaluation_flags(command_line, arguments);
-  add_loss_flags(command_line, arguments);
-  add_optimization_flags(command_line, arguments);
-  add_output_flags(command_line, arguments);
-  add_run_flags(command_line, arguments);
+  add_model_flags(line, arguments);
+  add_data_flags(line, arguments);
+  add_evaluation_flags(line, arguments);
+  add_loss_flags(line, arguments);
+  add_optimization_flags(line, arguments);
+  add_output_flags(line, arguments);
+  add_run_flags(line, arguments);
 }
 
 void check_training_arguments(const TrainingArguments& a) {

@@ -38,8 +38,8 @@ struct TrainingArguments {
   bool size_average = true;
   // PyLate's default is false; here every query is scored against the documents of all ranks, so
   // that the same global batch trains the same on any number of ranks.
-  bool gather_across_devices = true;
-  bool gather_was_asked_for = false;
+  std::optional<bool> gather_across_devices;
+  bool gathers() const { return gather_across_devices.value_or(true); }
 
   // optimisation
   double num_train_epochs = 3;
@@ -71,7 +71,7 @@ struct TrainingArguments {
   bool dry_run = false;
 };
 
-void add_training_arguments(CommandLine& command_line, TrainingArguments& arguments);
+void add_training_arguments(CommandLine& line, TrainingArguments& arguments);
 
 // What a single flag's own check cannot see. Throws InputError.
 void check_training_arguments(const TrainingArguments& arguments);

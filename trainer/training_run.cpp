@@ -158,7 +158,7 @@ TrainStepSettings TrainingRun::step_settings() const {
   const BertConfig& bert = session_->bert();
   TrainStepSettings settings;
   settings.loss = {.temperature = static_cast<float>(args_.temperature),
-                   .gather_across_devices = args_.gather_across_devices,
+                   .gather_across_devices = args_.gathers(),
                    .documents_per_query = data_->documents_per_query()};
   settings.optimizer = {
       .learning_rate = static_cast<float>(args_.learning_rate),
@@ -199,7 +199,7 @@ void TrainingRun::plan_steps() {
     step_ = std::make_unique<TrainStep>(*session_, comm_, step_settings());
     if (args_.log_row_ids) row_ids_ = std::make_unique<Sampler>(sampler_settings());
   });
-  if (args_.gather_was_asked_for && args_.gather_across_devices && world_.size == 1)
+  if (args_.gather_across_devices.value_or(false) && world_.size == 1)
     log_warning(
         "--gather_across_devices: there is only one process, so there is nothing to gather");
 }
@@ -207,8 +207,7 @@ void TrainingRun::plan_steps() {
 void TrainingRun::print_plan() const {
   const int64_t documents = data_->documents_per_query();
   const int64_t candidates =
-      documents *
-      (args_.gather_across_devices ? global_batch() : args_.per_device_train_batch_size);
+      documents * (args_.gathers() ? global_batch() : args_.per_device_train_batch_size);
   log_info(
       "{} rank(s) with {} thread(s), {} rows each: global batch {}, {} candidates ({} negatives) a "
       "query{}",
@@ -227,38 +226,38 @@ void TrainingRun::write_start_record() {
   const int64_t documents = data_->documents_per_query();
   Json memory;
   for (const auto& [purpose, bytes] : step_->memory_plan()) memory[purpose] = bytes;
-  metrics_->write({{"type", "start"},
-                   {"version", kVersion},
-                   {"run_name", args_.run_name.empty()
-                                    ? std::filesystem::path(args_.output_dir).filename().string()
-                                    : args_.run_name},
-                   {"ranks", world_.size},
-                   {"threads_per_rank", world_.threads},
-                   {"hosts", hosts},
-                   {"devices", devices},
-                   {"gemm_library", session_->ops().gemm_library()},
-                   {"model", args_.model.model_name_or_path},
-                   {"model_format", session_->format()},
-                   {"parameters", session_->parameters().count()},
-                   {"rows", data_->rows()},
-                   {"rows_rejected", data_->rejected()},
-                   {"rows_held_out", held_out_},
-                   {"documents_per_query", documents},
-                   {"global_batch_size", global_batch()},
-                   {"gradient_accumulation_steps", args_.gradient_accumulation_steps},
-                   {"candidates_per_query",
-                    documents * (args_.gather_across_devices ? global_batch()
-                                                             : args_.per_device_train_batch_size)},
-                   {"steps", total_steps_},
-                   {"steps_per_epoch", steps_per_epoch_},
-                   {"warmup_steps", schedule_.warmup_steps},
-                   {"learning_rate", args_.learning_rate},
-                   {"temperature", args_.temperature},
-                   {"query_length", session_->config().query_length},
-                   {"document_length", session_->config().document_length},
-                   {"seed", args_.model.seed},
-                   {"memory_bytes", memory},
-                   {"start_up_seconds", timer_.seconds()}});
+  metrics_->write(
+      {{"type", "start"},
+       {"version", kVersion},
+       {"run_name", args_.run_name.empty()
+                        ? std::filesystem::path(args_.output_dir).filename().string()
+                        : args_.run_name},
+       {"ranks", world_.size},
+       {"threads_per_rank", world_.threads},
+       {"hosts", hosts},
+       {"devices", devices},
+       {"gemm_library", session_->ops().gemm_library()},
+       {"model", args_.model.model_name_or_path},
+       {"model_format", session_->format()},
+       {"parameters", session_->parameters().count()},
+       {"rows", data_->rows()},
+       {"rows_rejected", data_->rejected()},
+       {"rows_held_out", held_out_},
+       {"documents_per_query", documents},
+       {"global_batch_size", global_batch()},
+       {"gradient_accumulation_steps", args_.gradient_accumulation_steps},
+       {"candidates_per_query",
+        documents * (args_.gathers() ? global_batch() : args_.per_device_train_batch_size)},
+       {"steps", total_steps_},
+       {"steps_per_epoch", steps_per_epoch_},
+       {"warmup_steps", schedule_.warmup_steps},
+       {"learning_rate", args_.learning_rate},
+       {"temperature", args_.temperature},
+       {"query_length", session_->config().query_length},
+       {"document_length", session_->config().document_length},
+       {"seed", args_.model.seed},
+       {"memory_bytes", memory},
+       {"start_up_seconds", timer_.seconds()}});
 }
 
 void TrainingRun::log_steps(int64_t step) {
