@@ -41,6 +41,5 @@ TEST_CASE("cosine and constant schedules by hand", "[schedule]") {
 
 TEST_CASE("warm-up as long as the run divides by nothing", "[schedule]") {
   const Schedule schedule{.type = "linear", .warmup_steps = 5, .total_steps = 5};
-  for (int step = 0; step <= 5; ++step)
-    CHECK(std::isfinite(learning_rate_factor(schedule, step)));
+  for (int step = 0; step <= 5; ++step) CHECK(std::isfinite(learning_rate_factor(schedule, step)));
 }
