@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "data/columns.h"
+#include "data/sampler.h"
 #include "data/text_lines.h"
 #include "runtime/error.h"
 
@@ -181,19 +182,25 @@ void TrainingData::State::write_warnings() {
 }
 
 TrainingData::TrainingData(const std::vector<std::string>& files,
-                           const TrainingDataOptions& options)
-    : state_(std::make_unique<State>()) {
+                           const TrainingDataOptions& options) {
   if (files.empty()) fail_input("no training file");
-  state_->options = options;
-  for (const std::string& file : files) state_->read(file);
-  state_->write_warnings();
+  auto state = std::make_shared<State>();
+  state->options = options;
+  for (const std::string& file : files) state->read(file);
+  state->write_warnings();
+  state_ = std::move(state);
 }
+TrainingData::TrainingData(std::shared_ptr<const State> state, std::vector<int64_t> selection)
+    : state_(std::move(state)), selection_(std::move(selection)), selects_(true) {}
 TrainingData::~TrainingData() = default;
 TrainingData::TrainingData(TrainingData&&) noexcept = default;
+TrainingData& TrainingData::operator=(TrainingData&&) noexcept = default;
 
-int64_t TrainingData::rows() const { return state_->rows; }
+int64_t TrainingData::rows() const {
+  return selects_ ? static_cast<int64_t>(selection_.size()) : state_->rows;
+}
 int64_t TrainingData::rejected() const { return state_->rejected; }
-int64_t TrainingData::rows_read() const { return rows() + rejected(); }
+int64_t TrainingData::rows_read() const { return state_->rows + rejected(); }
 int64_t TrainingData::documents_per_query() const { return state_->columns.documents(); }
 const std::vector<std::string>& TrainingData::warnings() const { return state_->warnings; }
 
@@ -205,8 +212,30 @@ std::string TrainingData::description() const {
   return result;
 }
 
+TrainingData TrainingData::hold_out(int64_t count, uint64_t seed) {
+  MAXIM_CHECK(0 < count && count < rows(), "{} of {} rows", count, rows());
+  // The first batch of a shuffled epoch of its own seed.
+  constexpr uint64_t kHoldOut = 0x686F6C64;
+  std::vector<int64_t> chosen =
+      Sampler({.rows = rows(), .per_device_batch = count, .seed = seed ^ kHoldOut}).global_rows(0);
+  std::sort(chosen.begin(), chosen.end());
+  std::vector<int64_t> kept, held;
+  auto next = chosen.begin();
+  for (int64_t i = 0; i < rows(); ++i) {
+    const bool hold = next != chosen.end() && *next == i;
+    (hold ? held : kept).push_back(row_number(i));
+    if (hold) ++next;
+  }
+  selection_ = std::move(kept);
+  selects_ = true;
+  return TrainingData(state_, std::move(held));
+}
+
+int64_t TrainingData::row_number(int64_t i) const { return selects_ ? selection_[i] : i; }
+
 void TrainingData::row(int64_t i, std::vector<std::string>& texts) const {
   MAXIM_CHECK(0 <= i && i < rows(), "row {} of {}", i, rows());
+  i = row_number(i);
   const auto& files = state_->files;
   const auto after = std::upper_bound(files.begin(), files.end(), i,
                                       [](int64_t row, auto& file) { return row < file.first_row; });

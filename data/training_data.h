@@ -28,21 +28,32 @@ class TrainingData {
   TrainingData(const std::vector<std::string>& files, const TrainingDataOptions& options);
   ~TrainingData();
   TrainingData(TrainingData&&) noexcept;
+  TrainingData& operator=(TrainingData&&) noexcept;
 
   int64_t rows() const;                 // good rows of all files, in order
   int64_t rejected() const;             // bad rows left out
-  int64_t rows_read() const;            // rows() + rejected()
+  int64_t rows_read() const;            // all rows of the files, good and bad
   int64_t documents_per_query() const;  // 1 positive + negatives
   std::string description() const;      // columns and the first row, for the start log
-  const std::vector<std::string>& warnings()
-      const;  // the first bad rows; rows whose negative equals the positive
+  // The first bad rows; the number of rows whose negative equals the positive.
+  const std::vector<std::string>& warnings() const;
+
+  // Takes `count` rows, chosen by the seed, out of this set and returns them as their own. Both
+  // keep the order of the files.
+  TrainingData hold_out(int64_t count, uint64_t seed);
+  // Number of row i among the good rows of all files, from 0; another one only after hold_out.
+  int64_t row_number(int64_t i) const;
 
   // Texts of row i: query, positive, negatives…; `texts` is resized and overwritten. Thread-safe.
   void row(int64_t i, std::vector<std::string>& texts) const;
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  TrainingData(std::shared_ptr<const State> state, std::vector<int64_t> selection);
+
+  std::shared_ptr<const State> state_;
+  std::vector<int64_t> selection_;  // row numbers, ascending
+  bool selects_ = false;            // else all rows
 };
 
 }  // namespace maxim

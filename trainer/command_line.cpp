@@ -13,7 +13,6 @@
 namespace maxim {
 namespace {
 
-constexpr const char* kVersion = "Maxim 0.1.0";
 
 // Edits (insert, delete, replace) from one word to the other: Levenshtein's distance.
 int64_t edit_distance(const std::string& a, const std::string& b) {

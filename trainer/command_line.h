@@ -19,6 +19,8 @@
 
 namespace maxim {
 
+constexpr const char* kVersion = "Maxim 0.1.0";
+
 class CommandLine {
  public:
   // `program` is its name, `description` one line for --help.

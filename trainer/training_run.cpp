@@ -58,14 +58,14 @@ class TrainingRun {
  private:
   void open_data();
   void open_model();
-  void open_evaluation();
+  void choose_metric();
   void plan_steps();
   SamplerSettings sampler_settings() const;
   TrainStepSettings step_settings() const;
   void print_plan() const;
   void write_start_record();
   void train();
-  void log_steps(int64_t step);
+  void log_steps(int64_t step, const StepMetrics& step_metrics);
   void evaluate(int64_t step);
   void save_checkpoint(int64_t step);
   void save_final();
@@ -94,13 +94,14 @@ class TrainingRun {
   Schedule schedule_;
   int64_t steps_per_epoch_ = 0, total_steps_ = 0;
   int64_t rows_trained_ = 0, held_out_ = 0;
+  double train_seconds_ = 0;  // in steps; evaluation and saving left out
   Counts counts_;
   std::string best_metric_;
   double best_value_ = -1;
   int64_t best_step_ = -1;
 
   // since the last record
-  Timer interval_;
+  double interval_start_ = 0;  // train_seconds_ then
   int64_t interval_rows_ = 0, interval_tokens_ = 0;
   double interval_wait_ = 0, last_loss_ = 0;
   Json interval_row_ids_ = Json::array();
@@ -127,6 +128,7 @@ void TrainingRun::open_data() {
       fail_input("{}: accuracy needs rows of query, positive and negative; these have no negative",
                  args_.eval_file.empty() ? "--eval_size" : args_.eval_file);
     if (!args_.eval_beir_dir.empty()) retrieval_ = read_beir(args_.eval_beir_dir, args_.eval_split);
+    choose_metric();
   });
   for (const std::string& warning : data_->warnings()) log_warning("{}", warning);
   log_info("data: {} rows in {:.1f} s; {}", data_->rows(), timer.seconds(), data_->description());
@@ -141,6 +143,18 @@ void TrainingRun::open_model() {
   log_info("model: {} ({}), {:.1f} M parameters, in {:.1f} s", args_.model.model_name_or_path,
            session_->format(), static_cast<double>(session_->parameters().count()) / 1e6,
            timer.seconds());
+}
+
+void TrainingRun::choose_metric() {
+  std::vector<std::string> names;
+  if (retrieval_)  // of a perfect ranking of one document, whose values do not matter
+    for (const auto& [name, value] : retrieval_metrics({{0}}, {{{0, 1}}})) names.push_back(name);
+  if (eval_data_ != nullptr) names.push_back("accuracy");
+  if (names.empty()) return;
+  best_metric_ = args_.metric_for_best_model.empty() ? names[0] : args_.metric_for_best_model;
+  if (std::find(names.begin(), names.end(), best_metric_) == names.end())
+    fail_input("--metric_for_best_model {}: no such metric; there are {}", best_metric_,
+               fmt::join(names, ", "));
 }
 
 SamplerSettings TrainingRun::sampler_settings() const {
@@ -193,9 +207,6 @@ void TrainingRun::plan_steps() {
                                      : static_cast<int64_t>(std::ceil(
                                            args_.warmup_ratio * static_cast<double>(total_steps_))),
                  .total_steps = total_steps_};
-    best_metric_ = !args_.metric_for_best_model.empty() ? args_.metric_for_best_model
-                   : retrieval_                         ? "ndcg@10"
-                                                        : "accuracy";
     step_ = std::make_unique<TrainStep>(*session_, comm_, step_settings());
     if (args_.log_row_ids) row_ids_ = std::make_unique<Sampler>(sampler_settings());
   });
@@ -260,13 +271,12 @@ void TrainingRun::write_start_record() {
        {"start_up_seconds", timer_.seconds()}});
 }
 
-void TrainingRun::log_steps(int64_t step) {
-  const StepMetrics step_metrics = step_->read_metrics();
+void TrainingRun::log_steps(int64_t step, const StepMetrics& step_metrics) {
   double loss = 0;
   for (double value : step_metrics.losses) loss += value;
   last_loss_ = loss / static_cast<double>(step_metrics.losses.size());
   const double tokens = comm_.sum_host({static_cast<double>(interval_tokens_)})[0];
-  const double seconds = interval_.seconds();
+  const double seconds = train_seconds_ - interval_start_;
   const double rate = args_.learning_rate * learning_rate_factor(schedule_, step);
   const double rows_per_second = static_cast<double>(interval_rows_) / seconds;
   Json record = {{"type", "step"},
@@ -284,7 +294,7 @@ void TrainingRun::log_steps(int64_t step) {
   if (row_ids_ != nullptr) record["row_ids"] = interval_row_ids_;
   metrics_->write(record);
   progress_->report(step + 1, last_loss_, rate, rows_per_second);
-  interval_ = Timer();
+  interval_start_ = train_seconds_;
   interval_rows_ = interval_tokens_ = 0;
   interval_wait_ = 0;
   interval_row_ids_ = Json::array();
@@ -294,9 +304,8 @@ void TrainingRun::train() {
   progress_ = std::make_unique<ProgressBar>(total_steps_, is_main());
   BatchLoader loader(*data_, session_->text_encoder(), Sampler(sampler_settings()), 0,
                      total_steps_);
-  const Timer timer;
-  interval_ = Timer();
   for (int64_t step = 0; step < total_steps_; ++step) {
+    const Timer timer;
     const LoadedStep& loaded = loader.next();
     step_->run(loaded, step, learning_rate_factor(schedule_, step));
     Counts step_counts;
@@ -306,12 +315,20 @@ void TrainingRun::train() {
     interval_rows_ += loaded.global_rows;
     interval_tokens_ += step_counts.tokens;
     interval_wait_ += loaded.wait_seconds;
-    if (row_ids_ != nullptr) interval_row_ids_.push_back(row_ids_->global_rows(step));
+    if (row_ids_ != nullptr) {
+      Json ids = Json::array();
+      for (int64_t row : row_ids_->global_rows(step)) ids.push_back(data_->row_number(row));
+      interval_row_ids_.push_back(ids);
+    }
     progress_->advance(step + 1, last_loss_);
 
     const int64_t done = step + 1;
     const bool last = done == total_steps_;
-    if (done % args_.logging_steps == 0 || last) log_steps(step);
+    const bool log = done % args_.logging_steps == 0 || last;
+    StepMetrics metrics;
+    if (log) metrics = step_->read_metrics();  // waits for the device
+    train_seconds_ += timer.seconds();
+    if (log) log_steps(step, metrics);
     if (last || (args_.eval_steps > 0 && done % args_.eval_steps == 0)) evaluate(done);
     if (args_.save_steps > 0 && done % args_.save_steps == 0 && !last) save_checkpoint(done);
   }
@@ -329,9 +346,6 @@ void TrainingRun::evaluate(int64_t step) {
   };
   if (eval_data_ != nullptr) add(evaluate_triplets(*session_, comm_, *eval_data_, settings));
   if (retrieval_) add(evaluate_retrieval(*session_, comm_, *retrieval_, settings));
-  if (!metrics.contains(best_metric_))
-    fail_input("--metric_for_best_model {}: no such metric; there are {}", best_metric_,
-               metrics.dump());
   const double value = metrics[best_metric_];
   const bool best = value > best_value_;
   if (best) {
@@ -346,7 +360,6 @@ void TrainingRun::evaluate(int64_t step) {
            best ? ", the best so far" : "", timer.seconds());
   // The best model has to be on disk when the run ends with it; the last step's model is in memory.
   if (best && args_.load_best_model_at_end && step != total_steps_) save_checkpoint(step);
-  interval_ = Timer();
 }
 
 void TrainingRun::save_checkpoint(int64_t step) {
@@ -400,6 +413,9 @@ void TrainingRun::write_end_record() {
                    {"unknown_tokens", whole(3)},
                    {"tokens", whole(0)},
                    {"seconds", timer_.seconds()},
+                   {"train_seconds", train_seconds_},
+                   {"tokens_per_second", sums[0] / train_seconds_},
+                   {"rows_per_second", static_cast<double>(rows_trained_) / train_seconds_},
                    {"peak_memory_bytes", whole(4)},
                    {"best_step", best_step_ < 0 ? Json() : Json(best_step_)}});
   log_info(
