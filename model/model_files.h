@@ -1,9 +1,8 @@
-// Model directories in and out. Read: Hugging Face BERT, sentence-transformers, PyLate,
-// sentence-transformers 6 multi-vector, Stanford ColBERT. Written: PyLate's layout, which PyLate
-// and sentence-transformers 6 open. The tokenizer's files are data/wordpiece's business.
+// Model directories in. Read: Hugging Face BERT, sentence-transformers, PyLate,
+// sentence-transformers 6 multi-vector, Stanford ColBERT (see checkpoint_format.h). The tokenizer's
+// files are data/wordpiece's business.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,7 +11,6 @@
 #include "model/bert_config.h"
 #include "model/colbert.h"
 #include "model/parameters.h"
-#include "runtime/safetensors.h"
 
 namespace maxim {
 
@@ -32,11 +30,14 @@ class ModelFiles {
   // The directory that holds the tokenizer and config.json (sentence-transformers may use a
   // subdirectory).
   const std::string& tokenizer_directory() const;
+  // Tensors that were not used, a vocab_size that the file contradicts; one line each.
+  const std::vector<std::string>& warnings() const;
 
-  // Fills the values of `parameters`, made with this bert() but `vocab_size` rows of the word
-  // embedding and the wanted embedding_size. New word rows are drawn around the mean of the old
-  // rows as transformers' resize does; a projection that is new (or of another size, which is an
-  // InputError when the file has one) from U(-1/sqrt(H), 1/sqrt(H)). Both from the seed, by Philox.
+  // Fills the values of `parameters`, made with bert() but perhaps more rows of the word embedding,
+  // and the wanted embedding_size. New word rows are drawn around the mean of the old rows as
+  // transformers' resize does (variance 1e-9 times theirs, column by column); a projection that the
+  // files lack from U(-1/sqrt(H), 1/sqrt(H)), the default of torch.nn.Linear. Both from the seed,
+  // by Philox. Throws InputError when the files have a projection of another width.
   void load(Parameters& parameters, Device& device, uint64_t seed) const;
 
  private:
@@ -45,7 +46,8 @@ class ModelFiles {
 };
 
 // Writes config.json, model.safetensors, modules.json, 1_Dense/, config_sentence_transformers.json,
-// sentence_bert_config.json into an existing directory. Files are synced.
+// sentence_bert_config.json and README.md, which with the tokenizer's files is PyLate's layout,
+// into an existing directory. Files are synced.
 void save_model(const std::string& directory, const BertConfig& bert, const ColbertConfig& colbert,
                 const Parameters& parameters, Device& device);
 

@@ -22,6 +22,9 @@ struct Parameter {
   int64_t size() const { return rows * cols; }
 };
 
+// Names, shapes and places of all weights of such a model, in the order of the flat buffer.
+std::vector<Parameter> parameter_layout(const BertConfig& config, int64_t embedding_size);
+
 class Parameters {
  public:
   Parameters(Device& device, const BertConfig& config, int64_t embedding_size, bool with_gradients);
