@@ -47,9 +47,18 @@ class ContrastiveLoss {
                       int64_t document_tokens, int64_t embedding_size) const;
 
  private:
+  bool gathers() const { return settings_.gather_across_devices && communicator_.size() > 1; }
+  void find_candidates(const std::vector<int32_t>& document_offsets);
+
   Ops& ops_;
   Communicator& communicator_;
   ContrastiveSettings settings_;
+  // Of the micro-batch at hand; members keep their capacity.
+  std::vector<int32_t> lengths_, all_lengths_;  // tokens of each own document, of each candidate
+  std::vector<int32_t> all_offsets_;            // [candidates + 1]
+  std::vector<int64_t> documents_of_rank_, tokens_of_rank_;
+  std::vector<int32_t> targets_;
+  int64_t first_document_ = 0;  // of this rank, among the candidates
 };
 
 }  // namespace maxim

@@ -72,9 +72,9 @@ ModelSession::ModelSession(const ModelOptions& options, bool with_gradients)
       std::make_unique<Parameters>(device_, bert_, config_.embedding_size, with_gradients);
   files_.load(*parameters_, device_, options.seed);
   colbert_ = std::make_unique<Colbert>(*ops_, bert_, config_.embedding_size, *parameters_);
-  warnings_ = tokenizer_.warnings();
-  warnings_.insert(warnings_.end(), text_encoder_->warnings().begin(),
-                   text_encoder_->warnings().end());
+  for (const auto* lines :
+       {&files_.warnings(), &tokenizer_.warnings(), &text_encoder_->warnings()})
+    warnings_.insert(warnings_.end(), lines->begin(), lines->end());
 }
 
 void ModelSession::broadcast(Communicator& communicator) {

@@ -136,13 +136,9 @@ void TrainingRun::open_data() {
 
 void TrainingRun::open_model() {
   const Timer timer;
-  comm_.checked(
-      [&] { session_ = std::make_unique<ModelSession>(args_.model, /*with_gradients=*/true); });
-  session_->broadcast(comm_);
-  for (const std::string& warning : session_->warnings()) log_warning("{}", warning);
-  log_info("model: {} ({}), {:.1f} M parameters, in {:.1f} s", args_.model.model_name_or_path,
-           session_->format(), static_cast<double>(session_->parameters().count()) / 1e6,
-           timer.seconds());
+  session_ = maxim::open_model(args_.model, /*with_gradients=*/true, comm_);
+  log_info("model: {:.1f} M parameters, in {:.1f} s",
+           static_cast<double>(session_->parameters().count()) / 1e6, timer.seconds());
 }
 
 void TrainingRun::choose_metric() {
