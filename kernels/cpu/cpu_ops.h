@@ -49,7 +49,9 @@ class CpuOps final : public Ops {
 
  private:
   HostDevice& device_;
-  Scratch partial_sums_;  // of row blocks: at most 64 times the columns summed
+  Scratch partial_sums_;     // of row blocks: at most 64 times the columns summed
+  Scratch sums_{device_};    // losses of rows, sums of squares of blocks
+  Scratch panels_{device_};  // attention, MaxSim: the panels of each thread
 };
 
 }  // namespace maxim

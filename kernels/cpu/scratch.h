@@ -23,6 +23,9 @@ class Scratch {
     }
     return data_;
   }
+  double* doubles(int64_t count, const char* purpose) {
+    return reinterpret_cast<double*>(floats(2 * count, purpose));
+  }
 
  private:
   Device& device_;

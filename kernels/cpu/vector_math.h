@@ -83,6 +83,19 @@ inline void for_each_vector(int64_t size, Body&& body) {
 inline Floats maximum(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats minimum(Floats a, Floats b) { return a < b ? a : b; }
 
+inline Floats square_root(Floats x) {
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+  return (Floats)_mm512_maskz_sqrt_ps(0xFFFF, (__m512)x);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_sqrt_ps((__m256)x);
+#elif defined(__SSE2__)
+  return (Floats)_mm_sqrt_ps((__m128)x);
+#else
+  for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sqrtf(x[i]);
+  return x;
+#endif
+}
+
 // Sum and maximum over the lanes, halving the vector each time.
 inline float sum_of_lanes(Floats v) {
   float lanes[kLanes];
@@ -156,33 +169,40 @@ inline LongWords multiply_low_words(LongWords a, LongWords b) {
 #endif
 }
 
+// Ten rounds of Philox (runtime/philox.h) in every 64-bit lane: counters and results are the low
+// words; the upper halves are garbage that a multiplication of low words does not see.
+struct PhiloxLanes {
+  LongWords c0, c1, c2, c3;
+};
+inline PhiloxLanes philox_lanes(PhiloxLanes c, uint32_t k0, uint32_t k1) {
+  const LongWords zero = {}, multiplier0 = zero + 0xD2511F53u, multiplier2 = zero + 0xCD9E8D57u;
+  for (int round = 0; round < 10; ++round) {
+    const LongWords p0 = multiply_low_words(c.c0, multiplier0);
+    const LongWords p1 = multiply_low_words(c.c2, multiplier2);
+    c.c0 = (p1 >> 32) ^ c.c1 ^ (zero + k0);
+    c.c2 = (p0 >> 32) ^ c.c3 ^ (zero + k1);
+    c.c1 = p1;
+    c.c3 = p0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return c;
+}
+
 // The 16 random bits of elements [0, count) of a row: bits[i] = dropout_bits_of(dropout_bits(seed,
 // step, site, row, column, position, first_group + i / 8), i % 8), the counter of
 // kernels/dropout.h. `bits` has room for count rounded up to kDropoutChunk. About 1.3 instructions
-// an element: a draw fills its 64-bit lanes with Philox's words, whose upper halves are garbage
-// that a multiplication of low words does not see.
+// an element.
 inline void draw_dropout_bits(uint16_t* bits, int64_t count, const Dropout& dropout, uint32_t row,
                               uint32_t column, uint32_t position, uint32_t first_group = 0) {
   const LongWords zero = {};
   LongWords lane;
   for (int i = 0; i < kDropoutGroups; ++i) lane[i] = i;
-  const LongWords multiplier0 = zero + 0xD2511F53u, multiplier2 = zero + 0xCD9E8D57u;
   for (int64_t begin = 0; begin < count; begin += kDropoutChunk) {
-    LongWords c0 = lane + (first_group + static_cast<uint32_t>(begin / kDropoutGroup));
-    LongWords c1 = zero + (position | dropout.site << 16);
-    LongWords c2 = zero + row, c3 = zero + dropout.step;
-    uint32_t k0 = static_cast<uint32_t>(dropout.seed);
-    uint32_t k1 = static_cast<uint32_t>(dropout.seed >> 32) ^ column;
-    for (int round = 0; round < 10; ++round) {
-      const LongWords p0 = multiply_low_words(c0, multiplier0);
-      const LongWords p1 = multiply_low_words(c2, multiplier2);
-      c0 = (p1 >> 32) ^ c1 ^ (zero + k0);
-      c2 = (p0 >> 32) ^ c3 ^ (zero + k1);
-      c1 = p1;
-      c3 = p0;
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
+    const auto [c0, c1, c2, c3] = philox_lanes(
+        {lane + (first_group + static_cast<uint32_t>(begin / kDropoutGroup)),
+         zero + (position | dropout.site << 16), zero + row, zero + dropout.step},
+        static_cast<uint32_t>(dropout.seed), static_cast<uint32_t>(dropout.seed >> 32) ^ column);
     const LongWords low = (c0 & 0xFFFFFFFFu) | c1 << 32;
     const LongWords high = (c2 & 0xFFFFFFFFu) | c3 << 32;
     // Lane i of both is group i: interleave them.

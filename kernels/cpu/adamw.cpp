@@ -1,0 +1,134 @@
+// AdamW (Loshchilov and Hutter, ICLR 2019) as torch.optim.AdamW computes it, with the clipping of
+// the global gradient norm folded in. With t = updates applied so far + 1:
+//
+//   g *= min(1, max_norm / (norm + 1e-6))      p *= 1 - lr wd
+//   m = b1 m + (1 - b1) g                      v = b2 v + (1 - b2) g^2
+//   p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + epsilon)
+//
+// Bound by memory: 16 bytes read and 12 written a parameter. Where g, m and v are all zero and
+// there is no decay, nothing changes and nothing is written; these are the rows of the word
+// embeddings that no batch has used yet, more than half of a small model in a short training.
+//
+// square_sum: blocks of fixed size in double, added in order.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace maxim {
+namespace {
+
+// Elements a thread takes at a time: long enough for the prefetchers, short enough to share out.
+constexpr int64_t kBlock = 16384;
+// Elements that are skipped together: divides the rows of all BERT sizes (384, 768, 1024).
+constexpr int64_t kSkip = 128;
+
+typedef double Doubles __attribute__((vector_size(8 * kLanes)));  // a lane for each of Floats
+
+struct Update {
+  float *p, *m, *v;
+  const float* g;
+  float clip, keep;                             // factors of g and, by weight decay, of p
+  float beta1, beta2, step_size, inverse_root;  // lr / (1 - b1^t), 1 / sqrt(1 - b2^t)
+  float epsilon;
+};
+
+void update(const Update& u, int64_t begin, int64_t end) {
+  for_each_vector(end - begin, [&](int64_t i, auto vector) {
+    i += begin;
+    const Floats g = vector.load(u.g + i) * u.clip;
+    const Floats m = vector.load(u.m + i) * u.beta1 + g * (1 - u.beta1);
+    const Floats v = vector.load(u.v + i) * u.beta2 + g * g * (1 - u.beta2);
+    const Floats denominator = square_root(v) * u.inverse_root + u.epsilon;
+    vector.store(u.m + i, m);
+    vector.store(u.v + i, v);
+    vector.store(u.p + i, vector.load(u.p + i) * u.keep - m / denominator * u.step_size);
+  });
+}
+
+bool all_zero(const Update& u, int64_t begin) {
+  Ints bits = {};
+  for (int64_t i = begin; i < begin + kSkip; i += kLanes)
+    bits |= (Ints)load(u.g + i) | (Ints)load(u.m + i) | (Ints)load(u.v + i);
+  int32_t any = 0;
+  for (int i = 0; i < kLanes; ++i) any |= bits[i];
+  return any == 0;
+}
+
+void update_block(const Update& u, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; i += kSkip) {
+    const int64_t stop = std::min(end, i + kSkip);
+    if (u.keep == 1 && stop - i == kSkip && all_zero(u, i)) continue;
+    update(u, i, stop);
+  }
+}
+
+}  // namespace
+
+void CpuOps::adamw(const AdamW& args) {
+  const int64_t size = args.parameters.size();
+  MAXIM_CHECK(args.gradients.size() == size && args.m.size() == size && args.v.size() == size,
+              "{} parameters, {} gradients, m of {}, v of {}", size, args.gradients.size(),
+              args.m.size(), args.v.size());
+  int64_t at = 0;
+  for (int64_t i = 0; i < args.group_count; at = args.groups[i++].end)
+    MAXIM_CHECK(at <= args.groups[i].begin && args.groups[i].begin <= args.groups[i].end &&
+                    args.groups[i].end <= size,
+                "group {} is [{}, {}) after {} of {} parameters", i, args.groups[i].begin,
+                args.groups[i].end, at, size);
+  int64_t* counters = args.counters.as<int64_t>();
+  const double norm = std::sqrt(static_cast<double>(*args.gradient_square_sum.as<float>()));
+  if (!std::isfinite(norm)) {
+    ++counters[1];
+    return;
+  }
+  const auto t = static_cast<double>(++counters[0]);
+  const double correction1 = 1 - std::pow(static_cast<double>(args.beta1), t);
+  const double correction2 = 1 - std::pow(static_cast<double>(args.beta2), t);
+  const double clip =
+      args.max_grad_norm > 0 ? std::min(1.0, args.max_grad_norm / (norm + 1e-6)) : 1;
+  Update u = {.p = args.parameters.as<float>(),
+              .m = args.m.as<float>(),
+              .v = args.v.as<float>(),
+              .g = args.gradients.as<float>(),
+              .clip = static_cast<float>(clip),
+              .keep = 1,
+              .beta1 = args.beta1,
+              .beta2 = args.beta2,
+              .step_size = 0,
+              .inverse_root = static_cast<float>(1 / std::sqrt(correction2)),
+              .epsilon = args.epsilon};
+#pragma omp parallel firstprivate(u)
+  for (int64_t i = 0; i < args.group_count; ++i) {
+    const AdamWGroup& group = args.groups[i];
+    u.keep = static_cast<float>(1 - static_cast<double>(group.learning_rate) * group.weight_decay);
+    u.step_size = static_cast<float>(group.learning_rate / correction1);
+#pragma omp for schedule(static) nowait
+    for (int64_t begin = group.begin; begin < group.end; begin += kBlock)
+      update_block(u, begin, std::min(group.end, begin + kBlock));
+  }
+}
+
+void CpuOps::square_sum(const Tensor& out, const Tensor& x) {
+  const int64_t size = x.size(), blocks = (size + kBlock - 1) / kBlock;
+  double* sums = sums_.doubles(blocks, "sums of squares");
+  const float* values = x.as<float>();
+#pragma omp parallel for schedule(static)
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t begin = b * kBlock;
+    Doubles lanes = {};
+    for_each_vector(std::min(kBlock, size - begin), [&](int64_t i, auto vector) {
+      const Doubles v = __builtin_convertvector(vector.load(values + begin + i), Doubles);
+      lanes += v * v;
+    });
+    double sum = 0;
+    for (int i = 0; i < kLanes; ++i) sum += lanes[i];
+    sums[b] = sum;
+  }
+  double total = 0;
+  for (int64_t b = 0; b < blocks; ++b) total += sums[b];
+  *out.as<float>() = static_cast<float>(total);
+}
+
+}  // namespace maxim
