@@ -78,11 +78,16 @@ std::vector<int64_t> shape_of(const Parameter& p) {
   return p.is_vector ? std::vector<int64_t>{p.rows} : std::vector<int64_t>{p.rows, p.cols};
 }
 
+// "a, b, …"
 template <class Names>
 std::string first_names(const Names& names) {
-  std::vector<std::string> shown(names.begin(),
-                                 std::next(names.begin(), std::min(kNamesShown, names.size())));
-  return fmt::format("{}{}", fmt::join(shown, ", "), names.size() > kNamesShown ? ", …" : "");
+  std::string text;
+  size_t shown = 0;
+  for (const std::string& name : names) {
+    if (shown++ == kNamesShown) return text + ", …";
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return text;
 }
 
 float normal(uint32_t i, uint32_t j, uint64_t seed) {  // Box and Muller

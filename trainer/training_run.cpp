@@ -142,15 +142,18 @@ void TrainingRun::open_model() {
 }
 
 void TrainingRun::choose_metric() {
-  std::vector<std::string> names;
-  if (retrieval_)  // of a perfect ranking of one document, whose values do not matter
-    for (const auto& [name, value] : retrieval_metrics({{0}}, {{{0, 1}}})) names.push_back(name);
-  if (eval_data_ != nullptr) names.push_back("accuracy");
-  if (names.empty()) return;
-  best_metric_ = args_.metric_for_best_model.empty() ? names[0] : args_.metric_for_best_model;
-  if (std::find(names.begin(), names.end(), best_metric_) == names.end())
-    fail_input("--metric_for_best_model {}: no such metric; there are {}", best_metric_,
-               fmt::join(names, ", "));
+  Metrics metrics;  // for their names: those of a perfect ranking of one document
+  if (retrieval_) metrics = retrieval_metrics({{0}}, {{{0, 1}}});
+  if (eval_data_ != nullptr) metrics.emplace_back("accuracy", 0);
+  if (metrics.empty()) return;
+  best_metric_ =
+      args_.metric_for_best_model.empty() ? metrics[0].first : args_.metric_for_best_model;
+  std::string names;
+  for (const auto& [name, value] : metrics) {
+    if (name == best_metric_) return;
+    names += " " + name;
+  }
+  fail_input("--metric_for_best_model {}: no such metric; there are:{}", best_metric_, names);
 }
 
 SamplerSettings TrainingRun::sampler_settings() const {
