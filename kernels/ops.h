@@ -179,7 +179,8 @@ class Ops {
 
   // y = gelu(h), gelu(x) = x/2 (1 + erf(x / sqrt 2)); h [T, I] has its bias already. y may alias h.
   virtual void gelu_forward(const Tensor& y, const Tensor& h) = 0;
-  // y = gelu(h); d_h = d_y * gelu'(h); d_bias [I] += column sums of d_h. d_h may alias d_y.
+  // y = gelu(h); d_h = d_y * gelu'(h); d_bias [I] += column sums of d_h. d_h may alias d_y,
+  // and y may alias h.
   virtual void gelu_backward(const Tensor& y, const Tensor& d_h, const Tensor& d_bias,
                              const Tensor& d_y, const Tensor& h) = 0;
 

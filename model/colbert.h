@@ -7,6 +7,7 @@
 
 #include "kernels/ops.h"
 #include "model/bert_config.h"
+#include "model/encoder.h"
 #include "model/parameters.h"
 #include "runtime/device.h"
 
@@ -22,13 +23,6 @@ struct ColbertConfig {
   int64_t embedding_size = 128;
 };
 
-// Dropout of a training step; probabilities 0 for inference.
-struct StepDropout {
-  float hidden = 0, attention = 0;
-  uint64_t seed = 0;
-  uint32_t step = 0;
-};
-
 // The largest batch that will come: sizes the arena.
 struct BatchLimits {
   int64_t tokens = 0, sequences = 0, scored = 0, longest = 0;
@@ -36,24 +30,33 @@ struct BatchLimits {
 
 class Colbert {
  public:
+  // Keeps views into `parameters`, which must outlive this.
   Colbert(Ops& ops, const BertConfig& bert, int64_t embedding_size, Parameters& parameters);
 
-  // Unit vectors of the scored rows [T', D], in `arena`. When `keep` is true the activations that
-  // backward() needs stay in the arena until the caller resets it; else scratch is given back layer
-  // by layer.
+  // Unit vectors of the scored rows [T', D], in `arena`; only scored rows are projected. When
+  // `keep` is true the activations that backward() needs stay in the arena until the caller resets
+  // it, and the views in `sequences` must stay valid until then; else only the vectors stay. Throws
+  // Error when a sequence is longer than max_position_embeddings.
   Tensor forward(const Sequences& sequences, const StepDropout& dropout, bool keep, Arena& arena);
-  // Adds the gradients of all parameters for the last forward(keep = true). d_vectors [T', D] is
-  // destroyed.
+  // Adds the gradients of all parameters for the last forward(keep = true), once. d_vectors [T', D]
+  // is destroyed. Gives back the arena memory that it takes itself.
   void backward(const Tensor& d_vectors, Arena& arena);
-  // Arena bytes that a forward (and backward, when keep) of such a batch takes.
+  // Most arena bytes that a forward (and backward, when keep) of a batch within `limits` hold at
+  // once; exact for a batch of just these sizes. limits.sequences and limits.longest do not matter.
   int64_t arena_bytes(const BatchLimits& limits, bool keep) const;
   // Model FLOPs of one forward pass over these rows (matrix products and attention, multiply-add =
   // 2).
   double forward_flops(int64_t tokens, int64_t sum_of_rows_times_keys, int64_t scored) const;
 
  private:
-  struct Saved;
-  // …
+  Ops& ops_;
+  BertConfig bert_;
+  int64_t embedding_size_;
+  Encoder encoder_;
+  Tensor projection_, d_projection_;  // [D, H]
+
+  // Of the last forward(keep = true).
+  Tensor hidden_, norm_, vectors_;  // [T', H], [T'], [T', D]
 };
 
 }  // namespace maxim

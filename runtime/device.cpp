@@ -90,6 +90,10 @@ Tensor Arena::take(DType dtype, int64_t d0, int64_t d1, const char* purpose) {
   return Tensor(take_bytes(d0 * d1 * size_of(dtype), purpose), dtype, d0, d1);
 }
 
+int64_t Arena::bytes_of(DType dtype, int64_t elements) {
+  return round_up(elements * size_of(dtype));
+}
+
 void* Arena::take_bytes(int64_t bytes, const char* purpose) {
   const int64_t size = round_up(bytes);
   if (size > capacity_ - used_)

@@ -86,6 +86,9 @@ class Arena {
   Tensor take(DType dtype, int64_t d0, const char* purpose);
   Tensor take(DType dtype, int64_t d0, int64_t d1, const char* purpose);
 
+  // What take() uses up for a tensor of so many elements.
+  static int64_t bytes_of(DType dtype, int64_t elements);
+
   int64_t used() const { return used_; }
   int64_t peak() const { return peak_; }  // largest used() so far
   int64_t capacity() const { return capacity_; }

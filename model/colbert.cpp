@@ -1,0 +1,72 @@
+#include "model/colbert.h"
+
+namespace maxim {
+namespace {
+
+constexpr const char* kProjection = "1_Dense.linear.weight";
+
+}  // namespace
+
+Colbert::Colbert(Ops& ops, const BertConfig& bert, int64_t embedding_size, Parameters& parameters)
+    : ops_(ops),
+      bert_(bert),
+      embedding_size_(embedding_size),
+      encoder_(ops, bert, parameters),
+      projection_(parameters.value(kProjection)) {
+  MAXIM_CHECK(projection_.rows() == embedding_size, "the projection has {} rows, expected {}",
+              projection_.rows(), embedding_size);
+  if (!parameters.gradients().absent()) d_projection_ = parameters.gradient(kProjection);
+}
+
+Tensor Colbert::forward(const Sequences& sequences, const StepDropout& dropout, bool keep,
+                        Arena& arena) {
+  const int64_t scored = sequences.scored();
+  const Tensor vectors = arena.take(DType::f32, scored, embedding_size_, "token vectors");
+  const auto compute = [&] {
+    hidden_ = arena.take(DType::f32, scored, bert_.hidden_size, "hidden states of scored rows");
+    norm_ = arena.take(DType::f32, scored, "norms of token vectors");
+    encoder_.forward(hidden_, sequences, dropout, keep, arena);
+    ops_.gemm({.c = vectors, .a = hidden_, .b = projection_, .transpose_b = true});
+    ops_.normalize_forward(vectors, norm_, vectors);
+  };
+  if (keep) {
+    compute();
+  } else {
+    const Arena::Mark only_vectors_stay(arena);
+    compute();
+  }
+  vectors_ = vectors;
+  return vectors;
+}
+
+void Colbert::backward(const Tensor& d_vectors, Arena& arena) {
+  const Tensor& d_projected = d_vectors;  // in place
+  ops_.normalize_backward(d_projected, d_vectors, vectors_, norm_);
+  ops_.gemm({.c = d_projection_,
+             .a = d_projected,
+             .b = hidden_,
+             .transpose_a = true,
+             .accumulate = true});
+  const Tensor& d_hidden = hidden_;  // takes its place: hidden is not needed any more
+  ops_.gemm({.c = d_hidden, .a = d_projected, .b = projection_});
+  encoder_.backward(d_hidden, arena);
+}
+
+int64_t Colbert::arena_bytes(const BatchLimits& limits, bool keep) const {
+  return Arena::bytes_of(DType::f32, limits.scored * embedding_size_) +
+         Arena::bytes_of(DType::f32, limits.scored * bert_.hidden_size) +
+         Arena::bytes_of(DType::f32, limits.scored) + encoder_.arena_bytes(limits.tokens, keep);
+}
+
+double Colbert::forward_flops(int64_t tokens, int64_t sum_of_rows_times_keys,
+                              int64_t scored) const {
+  const auto h = static_cast<double>(bert_.hidden_size);
+  const auto i = static_cast<double>(bert_.intermediate_size);
+  const double linear = 2 * static_cast<double>(tokens) * (4 * h * h + 2 * h * i);
+  const double attention = 4 * static_cast<double>(sum_of_rows_times_keys) * h;
+  const double projection =
+      2 * static_cast<double>(scored) * h * static_cast<double>(embedding_size_);
+  return static_cast<double>(bert_.num_hidden_layers) * (linear + attention) + projection;
+}
+
+}  // namespace maxim
