@@ -277,6 +277,8 @@ void ModelFiles::load(Parameters& parameters, Device& device, uint64_t seed) con
     if (entry.elements() < p.size()) draw_word_rows(buffer, entry.shape[0], p.rows, p.cols, seed);
     device.copy_in(value, buffer.data());
   }
+  // The files stay open, but their bytes need not take memory beside the weights.
+  for (const auto& file : state_->files) file->release_pages();
 }
 
 }  // namespace maxim

@@ -45,6 +45,10 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+void MappedFile::release_pages() const {
+  if (data_ != nullptr) madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
 OutputFile::OutputFile(const std::string& path)
     : path_(path), file_(std::fopen(path.c_str(), "wbe")) {
   if (file_ == nullptr) fail("{}: cannot be written: {}", path, std::strerror(errno));

@@ -23,6 +23,8 @@ class MappedFile {
   std::string_view text() const {
     return {reinterpret_cast<const char*>(data_), static_cast<size_t>(size_)};
   }
+  // Gives the memory of the pages read so far back to the system; reading again maps them again.
+  void release_pages() const;
 
  private:
   const std::byte* data_ = nullptr;

@@ -33,6 +33,8 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const SafetensorsEntry& at(const std::string& name) const;  // InputError naming file and tensor
   const std::string& path() const { return path_; }
+  // Gives the memory of the pages read so far back to the system; reading again maps them again.
+  void release_pages() const { file_.release_pages(); }
 
  private:
   std::string path_;
