@@ -52,10 +52,8 @@ class JsonRow::Handler final : public nlohmann::json_sax<nlohmann::json> {
 
   bool string(string_t& text) override {
     if (!value(JsonField::Kind::text)) return false;
-    if (depth_ == 1 || (depth_ == 2 && in_list_)) {
-      field().texts.emplace_back();
-      field().texts.back().swap(text);
-    }
+    field().texts.emplace_back();
+    field().texts.back().swap(text);
     return true;
   }
   bool start_object(size_t) override {

@@ -14,7 +14,7 @@ struct JsonField {
   enum class Kind { text, list_of_texts, null, boolean, number, object, other_list };
   std::string name;
   Kind kind = Kind::null;
-  std::vector<std::string> texts;  // one for text; the elements for list_of_texts
+  std::vector<std::string> texts;  // one for text, the elements for list_of_texts; else of no use
 };
 
 // For messages: "a text", "a list of texts", "null", …

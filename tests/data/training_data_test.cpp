@@ -1,7 +1,9 @@
 #include "data/training_data.h"
 
+#include <fmt/format.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <vector>
@@ -181,7 +183,8 @@ TEST_CASE("training_data: no row at all") {
   CHECK_THAT(
       error_of("{}x\nnull\n", "rows.jsonl", kSkip),
       Contains("no usable row; the first bad one is ") && Contains("rows.jsonl:1: not valid JSON"));
-  CHECK_THAT(input_error([] { TrainingData({}, {}); }), Contains("no training file"));
+  CHECK_THAT(input_error([] { TrainingData(std::vector<std::string>(), {}); }),
+             Contains("no training file"));
   CHECK_THAT(input_error([] { TrainingData({"/nonexistent/x.jsonl"}, {}); }),
              Contains("/nonexistent/x.jsonl"));
 }
@@ -264,6 +267,41 @@ TEST_CASE("training_data: several files are read as one") {
   CHECK_THAT(input_error([&] { TrainingData({a, tsv}, {}); }), Contains("cannot be mixed"));
   const std::string pairs = directory.write("pairs.tsv", "query\tpositive\nq\tp\n");
   CHECK_THAT(input_error([&] { TrainingData({tsv, pairs}, {}); }), Contains(pairs + ":2: "));
+}
+
+TEST_CASE("training_data: rows held out are disjoint, in order, and the seed's") {
+  const TemporaryDirectory directory;
+  std::string content;
+  for (int i = 0; i < 40; ++i) content += fmt::format("q{}\tp{}\n", i, i);
+  const std::string path = directory.write("rows.tsv", content);
+  std::vector<int64_t> first_held;
+  for (const uint64_t seed : {1, 1, 2}) {
+    TrainingData data({path}, {});
+    const TrainingData held = data.hold_out(7, seed);
+    REQUIRE(held.rows() == 7);
+    REQUIRE(data.rows() == 33);
+    CHECK(data.rows_read() == 40);
+    std::vector<int64_t> numbers, held_numbers;
+    std::vector<std::string> texts;
+    for (const TrainingData* part : {&held, static_cast<const TrainingData*>(&data)}) {
+      for (int64_t i = 0; i < part->rows(); ++i) {
+        numbers.push_back(part->row_number(i));
+        if (i > 0) REQUIRE(part->row_number(i - 1) < part->row_number(i));
+        part->row(i, texts);
+        REQUIRE(texts == std::vector<std::string>{fmt::format("q{}", part->row_number(i)),
+                                                  fmt::format("p{}", part->row_number(i))});
+      }
+      if (part == &held) held_numbers = numbers;
+    }
+    std::sort(numbers.begin(), numbers.end());
+    for (int64_t i = 0; i < 40; ++i) REQUIRE(numbers[static_cast<size_t>(i)] == i);
+    if (first_held.empty()) first_held = held_numbers;
+    CHECK((held_numbers == first_held) == (seed == 1));
+    CHECK_THROWS_AS(data.row(33, texts), maxim::Error);
+    CHECK_THROWS_AS(data.hold_out(33, seed), maxim::Error);
+    CHECK(data.hold_out(3, seed).rows() == 3);  // and once more
+    CHECK(data.rows() == 30);
+  }
 }
 
 TEST_CASE("training_data: deep nesting and very long lines") {
