@@ -11,14 +11,13 @@ namespace {
 
 constexpr std::array<int64_t, 5> kCutoffs = {1, 3, 5, 10, kMetricsDepth};
 
-// Where the relevant documents stand in the first kMetricsDepth places, as ranks from 1.
+// Where the relevant documents stand, as ranks from 1.
 std::vector<int64_t> ranks_of_hits(const std::vector<int64_t>& ranked,
                                    const std::unordered_map<int64_t, int>& relevant) {
   std::vector<int64_t> ranks;
-  const int64_t depth = std::min<int64_t>(kMetricsDepth, ranked.size());
-  for (int64_t i = 0; i < depth; ++i) {
+  for (size_t i = 0; i < ranked.size(); ++i) {
     const auto found = relevant.find(ranked[i]);
-    if (found != relevant.end() && found->second > 0) ranks.push_back(i + 1);
+    if (found != relevant.end() && found->second > 0) ranks.push_back(static_cast<int64_t>(i) + 1);
   }
   return ranks;
 }
