@@ -94,7 +94,7 @@ TEST_CASE("what does not fit the model is refused with the numbers") {
   };
   refused([](Overrides& o) { o.document_length = 257; }, {"document_length", "257", "256"});
   refused([](Overrides& o) { o.query_length = 600; }, {"query_length", "600", "256"});
-  refused([](Overrides& o) { o.query_length = 3; }, {"3"});
+  refused([](Overrides& o) { o.query_length = 2; }, {"2", "length"});
   refused([](Overrides& o) { o.query_prefix = "[UNK]"; }, {"[UNK]", "unknown"});
   refused([](Overrides& o) { o.embedding_size = 96; }, {"96", "64"});
   options.model_name_or_path = "tests/golden/none";
