@@ -86,8 +86,10 @@ std::string blas_kernel_warning(const std::string& kernel, const std::string& wa
                                           : true;
   if (fits) return "";
   return fmt::format(
-      "matrix products run OpenBLAS's {} kernels, this CPU could run {}: expect a fraction of its "
-      "speed; unset OPENBLAS_CORETYPE or install an OpenBLAS built for several CPUs "
+      "matrix products run OpenBLAS's {} kernels where this CPU could run {}: they may take "
+      "several "
+      "times as long; unset OPENBLAS_CORETYPE, or install an OpenBLAS with kernels for several "
+      "CPUs "
       "(libopenblas0-pthread)",
       kernel, wanted);
 }

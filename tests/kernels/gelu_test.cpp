@@ -35,10 +35,11 @@ Gradients backward(Backend& backend, const std::vector<float>& h, const std::vec
                    int64_t columns, bool in_place = false) {
   Operands o(*backend.device);
   const int64_t rows = static_cast<int64_t>(h.size()) / columns;
-  const maxim::Tensor y = o.output(rows, columns), d_out = o.put(d_y, rows, columns);
+  const maxim::Tensor in = o.put(h, rows, columns), d_out = o.put(d_y, rows, columns);
+  const maxim::Tensor y = in_place ? in : o.output(rows, columns);
   const maxim::Tensor d_in = in_place ? d_out : o.output(rows, columns);
   const maxim::Tensor d_bias = o.put(std::vector<float>(columns, kBefore));
-  backend.ops->gelu_backward(y, d_in, d_bias, d_out, o.put(h, rows, columns));
+  backend.ops->gelu_backward(y, d_in, d_bias, d_out, in);
   return {o.get(y), o.get(d_in), o.get(d_bias)};
 }
 
@@ -122,6 +123,7 @@ TEST_CASE("gelu: in place") {
     require_same_bits("y over h", forward(backend, h, 21, true), forward(backend, h, 21));
     const Gradients apart = backward(backend, h, d_y, 21),
                     over = backward(backend, h, d_y, 21, true);
+    require_same_bits("y of the backward pass over h", over.y, apart.y);
     require_same_bits("d_h over d_y", over.d_h, apart.d_h);
     require_same_bits("d_bias", over.d_bias, apart.d_bias);
   }
