@@ -11,8 +11,9 @@ namespace {
 constexpr int kTag = 1;
 constexpr int64_t kPieceBytes = 4 << 20;  // of one message: MPI counts have 31 bits
 
-// Incoming chunks live in the second-level cache between their arrival and their sum.
-constexpr int64_t kChunk = 64 << 10;         // floats: 256 KB
+// Floats: 512 KB, so that a chunk stays in the second-level cache between its arrival and its sum.
+// Two ranks on two cores, 22.7 M floats: 61 ms with 64 KB chunks, 57 ms with these, 60 with 4 MB.
+constexpr int64_t kChunk = 128 << 10;
 constexpr int64_t kIncomingBytes = 8 << 20;  // of all ranks together, when there are many
 
 void check(int status, const char* call) {
@@ -82,10 +83,10 @@ MpiCommunicator::~MpiCommunicator() { MPI_Comm_free(&comm_); }
 
 void MpiCommunicator::send(const void* data, int64_t bytes, int to) {
   for (int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
-    requests_.push_back(MPI_REQUEST_NULL);
+    sends_.push_back(MPI_REQUEST_NULL);
     check(MPI_Isend(static_cast<const char*>(data) + begin,
                     static_cast<int>(std::min(kPieceBytes, bytes - begin)), MPI_BYTE, to, kTag,
-                    comm_, &requests_.back()),
+                    comm_, &sends_.back()),
           "MPI_Isend");
   }
   bytes_sent_ += bytes;
@@ -93,18 +94,23 @@ void MpiCommunicator::send(const void* data, int64_t bytes, int to) {
 
 void MpiCommunicator::receive(void* data, int64_t bytes, int from) {
   for (int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
-    requests_.push_back(MPI_REQUEST_NULL);
+    receives_.push_back(MPI_REQUEST_NULL);
     check(MPI_Irecv(static_cast<char*>(data) + begin,
                     static_cast<int>(std::min(kPieceBytes, bytes - begin)), MPI_BYTE, from, kTag,
-                    comm_, &requests_.back()),
+                    comm_, &receives_.back()),
           "MPI_Irecv");
   }
 }
 
-void MpiCommunicator::wait() {
-  check(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE),
+void MpiCommunicator::wait(std::vector<MPI_Request>& requests) {
+  check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
         "MPI_Waitall");
-  requests_.clear();
+  requests.clear();
+}
+
+void MpiCommunicator::wait_for_all() {
+  wait(receives_);
+  wait(sends_);
 }
 
 void MpiCommunicator::all_gather(const Tensor& all, const Tensor& mine,
@@ -122,7 +128,7 @@ void MpiCommunicator::all_gather(const Tensor& all, const Tensor& mine,
       std::memcpy(place.data(), mine.data(), mine.bytes());
     }
   }
-  wait();
+  wait_for_all();
 }
 
 void MpiCommunicator::reduce_scatter(const Tensor& mine, const Tensor& all,
@@ -149,41 +155,42 @@ void MpiCommunicator::all_reduce(const Tensor& tensor, Reduction reduction) {
     receive(&incoming_[chunk_ * slot++], tensor.bytes(), other);
     send(data, tensor.bytes(), other);
   }
-  wait();
+  wait_for_all();
   combine(data, parts_, count, reduction);
 }
 
-// Round c exchanges chunk c of every slice and, when sharing, the results of chunk c-1 while they
-// are still in the owners' caches. Both sides know all slices, so they agree on what is sent.
+// What others need of this rank's contributions is offered at once, in chunks. Each rank then
+// fetches and sums at its own pace (on one host Open MPI's receiver copies straight out of the
+// sender's memory), so a rank that is held up delays nobody until the results are shared.
+// Exchanging chunk by chunk in step cost twice to six times as much on busy cores.
 void MpiCommunicator::reduce_slices(float* out, float* all, Reduction reduction, bool share) {
-  // Elements [begin, end) of chunk `round` of the slice of `rank`.
-  const auto chunk_of = [&](int rank, int64_t round) {
-    const int64_t begin = std::min(begins_[rank] + round * chunk_, begins_[rank + 1]);
-    return std::pair(begin, std::min(begin + chunk_, begins_[rank + 1]));
-  };
-  int64_t rounds = 0;
-  for (int r = 0; r < size_; ++r)
-    rounds = std::max(rounds, (begins_[r + 1] - begins_[r] + chunk_ - 1) / chunk_);
-
-  for (int64_t round = 0; round < rounds + (share ? 1 : 0); ++round) {
-    const auto [begin, end] = chunk_of(rank_, round);
-    const auto [done_begin, done_end] = chunk_of(rank_, std::max<int64_t>(round - 1, 0));
+  for (int i = 1; i < size_; ++i) {
+    const int other = (rank_ + i) % size_;  // not everyone to rank 0 first
+    for (int64_t begin = begins_[other]; begin < begins_[other + 1]; begin += chunk_)
+      send(all + begin, std::min(chunk_, begins_[other + 1] - begin) * 4, other);
+  }
+  for (int64_t begin = begins_[rank_]; begin < begins_[rank_ + 1]; begin += chunk_) {
+    const int64_t count = std::min(chunk_, begins_[rank_ + 1] - begin);
     for (int other = 0, slot = 0; other < size_; ++other) {
-      parts_[other] = all + begin;
-      if (other == rank_) continue;
+      if (other == rank_) {
+        parts_[other] = all + begin;
+        continue;
+      }
       float* incoming = &incoming_[chunk_ * slot++];
       parts_[other] = incoming;
-      receive(incoming, (end - begin) * 4, other);
-      const auto [their_begin, their_end] = chunk_of(other, round);
-      send(all + their_begin, (their_end - their_begin) * 4, other);
-      if (!share || round == 0) continue;
-      const auto [shared_begin, shared_end] = chunk_of(other, round - 1);
-      receive(all + shared_begin, (shared_end - shared_begin) * 4, other);
-      send(all + done_begin, (done_end - done_begin) * 4, other);
+      receive(incoming, count * 4, other);
     }
-    wait();
-    combine(out + (begin - begins_[rank_]), parts_, end - begin, reduction);
+    wait(receives_);
+    combine(out + (begin - begins_[rank_]), parts_, count, reduction);
   }
+  wait(sends_);  // the slices of others are read: they may become results
+  if (!share) return;
+  for (int i = 1; i < size_; ++i) {
+    const int other = (rank_ + i) % size_;
+    receive(all + begins_[other], (begins_[other + 1] - begins_[other]) * 4, other);
+    send(out, (begins_[rank_ + 1] - begins_[rank_]) * 4, other);
+  }
+  wait_for_all();
 }
 
 void MpiCommunicator::broadcast(const Tensor& tensor, int root) {

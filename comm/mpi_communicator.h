@@ -40,18 +40,19 @@ class MpiCommunicator final : public Communicator {
   void reduce_slices(float* out, float* all, Reduction reduction, bool share);
   void send(const void* data, int64_t bytes, int to);
   void receive(void* data, int64_t bytes, int from);
-  void wait();  // for all that was sent and received
+  void wait(std::vector<MPI_Request>& requests);
+  void wait_for_all();  // that was sent and received
   template <class T>
   void gather_lists(std::vector<T>& all, const T* mine, size_t count);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
-  int64_t chunk_ = 0;                // floats of one rank's slice that are exchanged at a time
-  std::vector<float> incoming_;      // [size - 1, chunk_]: chunks of the other ranks
-  std::vector<int64_t> begins_;      // [size + 1] slices
-  std::vector<const float*> parts_;  // [size] operands of one chunk, in rank order
+  int64_t chunk_ = 0;  // floats of a slice that are sent as one message and summed at once
+  std::vector<float> incoming_;              // [size - 1, chunk_]: chunks of the other ranks
+  std::vector<int64_t> begins_;              // [size + 1] slices
+  std::vector<const float*> parts_;          // [size] operands of one chunk, in rank order
   std::vector<int> counts_, displacements_;  // of gather_lists, [size]
-  std::vector<MPI_Request> requests_;
+  std::vector<MPI_Request> sends_, receives_;
 };
 
 }  // namespace maxim

@@ -135,8 +135,9 @@ TEST_CASE("mpi: reduce_scatter sums in rank order") {
 }
 
 TEST_CASE("mpi: all_reduce sums in rank order, any size") {
-  // Below and above the small path (8192 floats), at its edge, around a chunk (65,536) per rank.
-  for (const int64_t count : {0, 1, 2, 3, 8191, 8192, 8193, 65536 * 2, 65536 * 4 + 1, 1000003}) {
+  // Below and above the small path (16,384 floats), at its edge, around chunks (131,072) per rank.
+  for (const int64_t count :
+       {0, 1, 2, 3, 16383, 16384, 16385, 131072 * 2, 131072 * 4 + 1, 1000003}) {
     std::vector<float> data = values(rank(), count), expected(count);
     for (int64_t i = 0; i < count; ++i) expected[i] = sum_of(i);
     communicator().all_reduce(Tensor::of(data), Reduction::sum);
