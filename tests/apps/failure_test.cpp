@@ -1,18 +1,20 @@
 // How a job ends when something goes wrong: exit code, words, nobody left behind. Starts the MPI
 // test program in the ways of tests/mpi/failures.cpp.
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <cstdlib>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <vector>
 
 #include "comm/host.h"
+#include "tests/apps/run.h"
 #include "tests/catch.h"
+
+using namespace maxim_tests;
 
 namespace {
 
@@ -36,28 +38,24 @@ int processes_with(const std::string& mark) {
   return count;
 }
 
-// `environment`: VARIABLE=value words; no ranks: without mpirun.
-Ended run(int ranks, const std::string& mode, const std::string& environment = "") {
+// No ranks: without mpirun.
+Ended run_failing(int ranks, const std::string& mode,
+                  const std::vector<std::string>& environment = {}) {
   static int job = 0;
   const std::string mark = fmt::format("job-{}-{}", getpid(), ++job);
-  const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
-  REQUIRE(fs::exists(here / "mpi_tests"));
-  const std::string output = (here / (mark + ".stderr")).string();
-  const std::string command = fmt::format(
-      "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 {} {} {} --fail {} {} 2> {}",
-      environment, ranks > 0 ? fmt::format("mpirun --oversubscribe -np {}", ranks) : "",
-      (here / "mpi_tests").string(), mode, mark, output);
-  const auto start = std::chrono::steady_clock::now();
-  const int status = std::system(command.c_str());
-  Ended ended;
-  ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  ended.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  ended.left = processes_with(mark);
-  std::ifstream file(output);
+  const fs::path program = fs::read_symlink("/proc/self/exe").parent_path() / "mpi_tests";
+  REQUIRE(fs::exists(program));
+  std::vector<std::string> command = {program.string(), "--fail", mode, mark};
+  if (ranks == 1) command.insert(command.begin(), {"mpirun", "-np", "1"});
+  RunOptions options;
+  options.ranks = std::max(1, ranks);
+  options.environment = environment;
+  const RunResult result = run(command, options);
+  Ended ended{result.exit_code, result.seconds, {}, processes_with(mark)};
   // mpirun has its own lines that begin with "error"; ours have the colon.
-  for (std::string line; std::getline(file, line);)
+  std::istringstream lines(result.err);
+  for (std::string line; std::getline(lines, line);)
     if (line.rfind("error: ", 0) == 0) ended.errors.push_back(line);
-  fs::remove(output);
   return ended;
 }
 
@@ -88,7 +86,7 @@ std::string said_by(int rank, const std::string& message) {
 
 void check_failure(const Expected& expected, int ranks) {
   INFO(expected.mode << " on " << ranks << " ranks");
-  const Ended ended = run(ranks, expected.mode);
+  const Ended ended = run_failing(ranks, expected.mode);
   CHECK(ended.exit_code == expected.exit_code);
   CHECK(ended.seconds < 10);
   CHECK(ended.left == 0);
@@ -118,13 +116,13 @@ TEST_CASE("failure: one, two and four ranks give the exit code too") {
 }
 
 TEST_CASE("failure: of several failed ranks the lowest speaks") {
-  const Ended two = run(4, "two_error");
+  const Ended two = run_failing(4, "two_error");
   CHECK(two.exit_code == 1);
   CHECK(two.left == 0);
   CHECK(two.errors ==
         std::vector<std::string>{"error: rank 2 on " + maxim::host_name() + ": disk full"});
   // All failed, each with its own words.
-  const Ended all = run(2, "all_different");
+  const Ended all = run_failing(2, "all_different");
   CHECK(all.exit_code == 2);
   REQUIRE(all.errors.size() == 2);
   CHECK(all.errors[0] == said_by(0, "bad row 0"));
@@ -133,7 +131,7 @@ TEST_CASE("failure: of several failed ranks the lowest speaks") {
 
 TEST_CASE("failure: a rank that vanishes takes the job with it") {
   for (const char* mode : {"one_exit", "one_killed"}) {
-    const Ended ended = run(3, mode);
+    const Ended ended = run_failing(3, mode);
     INFO(mode);
     CHECK(ended.exit_code > 0);
     CHECK(ended.seconds < 10);
@@ -143,7 +141,7 @@ TEST_CASE("failure: a rank that vanishes takes the job with it") {
 
 TEST_CASE("failure: nothing fails") {
   for (const int ranks : {0, 1, 3}) {
-    const Ended ended = run(ranks, "none");
+    const Ended ended = run_failing(ranks, "none");
     CHECK(ended.exit_code == 0);
     CHECK(ended.errors.empty());
     CHECK(ended.left == 0);
@@ -151,16 +149,18 @@ TEST_CASE("failure: nothing fails") {
 }
 
 TEST_CASE("failure: tasks that do not know of each other are refused") {
-  for (const char* environment :
-       {"SLURM_NTASKS=2 SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2", "PMI_RANK=1 PMI_SIZE=2"}) {
-    const Ended ended = run(0, "none", environment);
-    INFO(environment);
+  for (const std::vector<std::string>& environment :
+       {std::vector<std::string>{"SLURM_NTASKS=2", "SLURM_PROCID=1"},
+        {"SLURM_STEP_NUM_TASKS=2"},
+        {"PMI_RANK=1", "PMI_SIZE=2"}}) {
+    const Ended ended = run_failing(0, "none", environment);
+    INFO(environment[0]);
     CHECK(ended.exit_code == 2);
     REQUIRE(ended.errors.size() == 1);
     CHECK(ended.errors[0].find("2 tasks") != std::string::npos);
   }
   // A single process asked for within a larger Slurm job.
-  CHECK(run(1, "none", "SLURM_NTASKS=2").exit_code == 0);
-  CHECK(run(0, "none", "SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=1").exit_code == 0);
-  CHECK(run(0, "none", "SLURM_NTASKS=1").exit_code == 0);
+  CHECK(run_failing(1, "none", {"SLURM_NTASKS=2"}).exit_code == 0);
+  CHECK(run_failing(0, "none", {"SLURM_NTASKS=2", "SLURM_STEP_NUM_TASKS=1"}).exit_code == 0);
+  CHECK(run_failing(0, "none", {"SLURM_NTASKS=1"}).exit_code == 0);
 }
