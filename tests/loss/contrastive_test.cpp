@@ -5,8 +5,8 @@
 
 #include "comm/solo_communicator.h"
 #include "tests/catch.h"
+#include "tests/loss/run_contrastive.h"
 #include "tests/reference/compare.h"
-#include "tests/reference/contrastive.h"
 
 using namespace maxim;
 using namespace maxim_tests;

@@ -6,6 +6,7 @@
 #include "comm/solo_communicator.h"
 #include "runtime/files.h"
 #include "tests/catch.h"
+#include "tests/loss/run_contrastive.h"
 #include "tests/reference/compare.h"
 #include "tests/reference/golden_texts.h"
 

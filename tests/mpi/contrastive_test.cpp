@@ -8,9 +8,9 @@
 #include "runtime/files.h"
 #include "runtime/safetensors.h"
 #include "tests/catch.h"
+#include "tests/loss/run_contrastive.h"
 #include "tests/mpi/world.h"
 #include "tests/reference/compare.h"
-#include "tests/reference/contrastive.h"
 #include "tests/reference/golden_texts.h"
 
 using namespace maxim;

@@ -1,11 +1,8 @@
-// The contrastive loss in plain double loops, and runs of ContrastiveLoss to hold against it.
+// The contrastive loss in plain double loops.
 #pragma once
 
 #include <cstdint>
 #include <vector>
-
-#include "comm/communicator.h"
-#include "kernels/ops.h"
 
 namespace maxim_tests {
 
@@ -44,29 +41,10 @@ struct ContrastiveAnswer {
 
 ContrastiveAnswer contrastive_answer(const ContrastiveProblem& problem);
 
-// What ContrastiveLoss gives on the rank that holds these queries and their documents.
-struct ContrastiveResult {
-  float loss = 0;
-  std::vector<float> d_queries, d_documents;
-  int64_t arena_peak = 0, arena_bound = 0;  // bytes used, arena_bytes() of this batch
-};
-
-struct ContrastiveRun {
-  double temperature = 1, scale = 1;
-  bool gather = true;
-  int64_t documents_per_query = 1;
-  float loss_before = 0;  // what `loss` holds already
-};
-
-ContrastiveResult run_contrastive(maxim::Ops& ops, maxim::Communicator& communicator,
-                                  const Texts& queries, const Texts& documents,
-                                  const ContrastiveRun& run);
-
-// Demands that loss and gradients agree to 1e-5 of their largest value, more at low temperatures:
-// a score is a sum of `query tokens` dot products of unit vectors, each wrong by a few epsilons,
-// and its error is divided by the temperature before it becomes a relative error of exp.
-void require_answer(const ContrastiveResult& got, const ContrastiveAnswer& want,
-                    const ContrastiveProblem& problem);
+// What a loss or gradient may differ by, relative to its largest value: 1e-5, and more at low
+// temperatures. A score is a sum of `query tokens` dot products of unit vectors, each wrong by a
+// few epsilons, and its error is divided by the temperature before it becomes a relative error of
+// exp.
 double contrastive_tolerance(const ContrastiveProblem& problem);
 
 }  // namespace maxim_tests
