@@ -35,11 +35,13 @@ Tensor Colbert::forward(const Sequences& sequences, const StepDropout& dropout, 
     const Arena::Mark only_vectors_stay(arena);
     compute();
   }
-  vectors_ = vectors;
+  vectors_ = keep ? vectors : Tensor();
   return vectors;
 }
 
 void Colbert::backward(const Tensor& d_vectors, Arena& arena) {
+  MAXIM_CHECK(!vectors_.absent(),
+              "no activations: call forward with keep first, once for each backward");
   const Tensor& d_projected = d_vectors;  // in place
   ops_.normalize_backward(d_projected, d_vectors, vectors_, norm_);
   ops_.gemm({.c = d_projection_,
@@ -50,6 +52,7 @@ void Colbert::backward(const Tensor& d_vectors, Arena& arena) {
   const Tensor& d_hidden = hidden_;  // takes its place: hidden is not needed any more
   ops_.gemm({.c = d_hidden, .a = d_projected, .b = projection_});
   encoder_.backward(d_hidden, arena);
+  vectors_ = Tensor();
 }
 
 int64_t Colbert::arena_bytes(const BatchLimits& limits, bool keep) const {

@@ -55,7 +55,7 @@ class Colbert {
   Encoder encoder_;
   Tensor projection_, d_projection_;  // [D, H]
 
-  // Of the last forward(keep = true).
+  // Of the last forward(keep = true); vectors_ is absent when there is nothing to go back from.
   Tensor hidden_, norm_, vectors_;  // [T', H], [T'], [T', D]
 };
 

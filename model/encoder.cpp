@@ -113,7 +113,6 @@ void Encoder::forward(const Tensor& hidden, const Sequences& sequences, const St
   const int64_t tokens = sequences.tokens();
   sequences_ = sequences;
   dropout_ = dropout;
-  kept_ = keep;
   if (keep) {
     saved_embedding_ = take_norm(tokens, arena);
     for (SavedLayer& saved : saved_layers_) saved = take_layer(tokens, arena);
@@ -133,8 +132,6 @@ void Encoder::forward(const Tensor& hidden, const Sequences& sequences, const St
 }
 
 void Encoder::backward(const Tensor& d_hidden, Arena& arena) {
-  MAXIM_CHECK(kept_, "no activations: call forward with keep first, once for each backward");
-  kept_ = false;
   const Arena::Mark scratch_ends(arena);
   const LayerScratch scratch = take_scratch(sequences_.tokens(), arena);
   ops_.scatter_rows(scratch.main, d_hidden, sequences_.scored_rows);

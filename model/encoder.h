@@ -66,7 +66,6 @@ class Encoder {
   StepDropout dropout_;
   SavedNorm saved_embedding_;
   std::vector<SavedLayer> saved_layers_;
-  bool kept_ = false;
 };
 
 }  // namespace maxim
