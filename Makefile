@@ -5,6 +5,7 @@ CXX := g++
 MARCH ?= native
 BUILD := build$(if $(SANITIZE),/$(SANITIZE))$(if $(DEBUG),/debug)
 PROGRAMS := train evaluate encode search
+DEMO_PROGRAMS = $(BUILD)/demo/wordnet $(BUILD)/demo/bm25
 ROOMS := runtime kernels comm model loss data trainer
 
 CPPFLAGS = -I. -MMD -MP -DFMT_SHARED -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DOMPI_SKIP_MPICXX $(MPI_CFLAGS)
@@ -14,7 +15,7 @@ LDLIBS = -lspdlog -lfmt -lz -lutf8proc $(MPI_LIBS) -ldl -lpthread
 
 objects = $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard $(addsuffix /*.cpp,$(1))))
 LIBRARY := $(call objects,$(ROOMS) kernels/cpu)
-TEST_ROOMS := $(addprefix tests/,$(ROOMS) reference)  # one binary; tests/mpi and tests/apps have their own
+TEST_ROOMS := $(addprefix tests/,$(ROOMS) reference)  # one binary; the others have their own
 
 .PHONY: all test demo demo-offline bench format clean deps
 .SECONDARY:
@@ -22,18 +23,24 @@ all: $(PROGRAMS)
 
 $(PROGRAMS): %: $(BUILD)/apps/%.o $(LIBRARY)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
+$(DEMO_PROGRAMS): %: %.o $(LIBRARY)
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/unit_tests: $(call objects,tests $(TEST_ROOMS)) $(LIBRARY)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/mpi_tests: $(BUILD)/tests/run_catch.o $(call objects,tests/mpi tests/reference) $(LIBRARY)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/tests/program_tests: $(call objects,tests tests/apps) $(LIBRARY)
+$(BUILD)/tests/program_tests: $(call objects,tests tests/apps tests/demo) $(LIBRARY)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/%.o: %.cpp
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c -o $@ $<
 
-test: $(PROGRAMS) $(addprefix $(BUILD)/tests/,unit_tests mpi_tests program_tests)
+test: $(PROGRAMS) $(DEMO_PROGRAMS) $(addprefix $(BUILD)/tests/,unit_tests mpi_tests program_tests)
 	bash tests/run.sh $(BUILD)
+demo: $(PROGRAMS) $(DEMO_PROGRAMS)
+	@bash demo/run.sh
+demo-offline: $(PROGRAMS) $(DEMO_PROGRAMS)
+	@bash demo/run.sh --offline
 format:
 	clang-format -i $$(git ls-files '*.h' '*.cpp')
 clean:
