@@ -201,7 +201,7 @@ std::vector<size_t> negatives(const std::vector<Row>& rows) {
     sibling[rows[i].family] = i;  // before the first: the last
   std::vector<size_t> negative(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    negative[i] = rows[i].family.empty() ? i : std::exchange(sibling[rows[i].family], i);
+    negative[i] = std::exchange(sibling[rows[i].family], i);
     for (size_t tries = 0; rows[negative[i]].card == rows[i].card; ++tries) {
       if (tries == rows.size())
         fail_input("no two training rows with different cards: no negative");

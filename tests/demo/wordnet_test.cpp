@@ -2,6 +2,7 @@
 
 #include "tests/catch.h"
 #include "tests/demo/demo_program.h"
+#include "tests/reference/temporary_directory.h"
 
 using namespace maxim;
 using namespace maxim_tests;
@@ -43,8 +44,9 @@ const char* kNouns =
 
 TEST_CASE("wordnet writes the rows that its rules give by hand") {
   const TemporaryDirectory directory;
-  write_text(directory / "data.noun", kNouns);
-  const RunResult result = run_demo("wordnet", {directory / "data.noun", directory / "text"});
+  directory.write("data.noun", kNouns);
+  const RunResult result =
+      run_demo("wordnet", {directory.file("data.noun"), directory.file("text")});
   INFO(result.err);
   REQUIRE(result.exit_code == 0);
   CHECK(result.out == "8 training rows, 3 documents, 1 test and 1 dev queries\n");
@@ -57,8 +59,8 @@ TEST_CASE("wordnet writes the rows that its rules give by hand") {
   const std::string blade = "blade, Edge B. kind of: thing, b b";
   const std::string field_axe = "field axe. kind of: thing, b b";
   const std::string handle = "handle. kind of: ";
-  CHECK(read_text(directory / "text/train.tsv") ==
-        // no family: the row before, and before the first row the last
+  CHECK(read_text(directory.file("text/train.tsv")) ==
+        // alone without a hypernym: the row before, and before the first row the last
         "what there is and has a name\t" + thing + "\t" + handle + "blade, Edge B\n" +
             // the first of its family takes the last, the others the one before
             "made for some \"use\" by hand; held in the hand\t" + tool + "\t" + field_axe + "\n" +
@@ -70,16 +72,16 @@ TEST_CASE("wordnet writes the rows that its rules give by hand") {
             // the sibling has the same card: the next row before it that has another
             "a third that is kind of blade\t" + handle + "blade, Edge B\t" + handle + "axe\n" +
             "a fourth that has the same card\t" + handle + "blade, Edge B\t" + handle + "axe\n");
-  CHECK(read_text(directory / "text/corpus.jsonl") ==
+  CHECK(read_text(directory.file("text/corpus.jsonl")) ==
         "{\"_id\":\"n00000100\",\"title\":\"\",\"text\":\"try. for example: an example\"}\n"
         "{\"_id\":\"n00000110\",\"title\":\"\",\"text\":\"rehearsal\"}\n"
         "{\"_id\":\"n00000120\",\"title\":\"\",\"text\":\"trial\"}\n");
-  CHECK(read_text(directory / "text/queries.jsonl") ==
+  CHECK(read_text(directory.file("text/queries.jsonl")) ==
         "{\"_id\":\"q00000100\",\"text\":\"to see \\\"if\\\" it does work\"}\n"
         "{\"_id\":\"q00000110\",\"text\":\"to see before that it works\"}\n");
-  CHECK(read_text(directory / "text/qrels/test.tsv") ==
+  CHECK(read_text(directory.file("text/qrels/test.tsv")) ==
         "query-id\tcorpus-id\tscore\nq00000100\tn00000100\t1\n");
-  CHECK(read_text(directory / "text/qrels/dev.tsv") ==
+  CHECK(read_text(directory.file("text/qrels/dev.tsv")) ==
         "query-id\tcorpus-id\tscore\nq00000110\tn00000110\t1\n");
 }
 
@@ -98,12 +100,13 @@ TEST_CASE("wordnet says where a file is not WordNet's, and writes nothing") {
   };
   for (const auto& [text, words] : cases) {
     const TemporaryDirectory directory;
-    write_text(directory / "data.noun", text);
-    const RunResult result = run_demo("wordnet", {directory / "data.noun", directory / "text"});
+    directory.write("data.noun", text);
+    const RunResult result =
+        run_demo("wordnet", {directory.file("data.noun"), directory.file("text")});
     INFO(text << "\n" << result.err);
     CHECK(result.exit_code == 2);
     CHECK(count_of(result.err, words) == 1);
-    CHECK_FALSE(file_exists(directory / "text"));
+    CHECK_FALSE(file_exists(directory.file("text")));
   }
   const RunResult missing = run_demo("wordnet", {"/nowhere/data.noun", "/nowhere/text"});
   CHECK(missing.exit_code == 2);
