@@ -63,14 +63,15 @@ std::vector<std::string> weight_files(const std::string& directory) {
     }
     return {files.begin(), files.end()};
   }
-  if (file_exists(directory + "/pytorch_model.bin"))
-    fail_input(
-        "{0}: the weights are only there as pytorch_model.bin, but Maxim reads model.safetensors. "
-        "Convert them once with Python:\n"
-        "  import torch; from safetensors.torch import save_file\n"
-        "  save_file({{k: v.contiguous().clone() for k, v in torch.load('{0}/pytorch_model.bin', "
-        "map_location='cpu').items()}}, '{0}/model.safetensors', metadata={{'format': 'pt'}})",
-        directory);
+  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
+    if (file_exists(directory + "/" + name))
+      fail_input(
+          "{0}: the weights are only there as {1}, but Maxim reads model.safetensors. Convert them "
+          "once with Python:\n"
+          "  import glob, torch; from safetensors.torch import save_file\n"
+          "  save_file({{k: v.clone().contiguous() for f in glob.glob('{0}/pytorch_model*.bin') "
+          "for k, v in torch.load(f, map_location='cpu').items()}}, '{0}/model.safetensors')",
+          directory, name);
   fail_input("{}: no model.safetensors", directory);
 }
 
@@ -121,7 +122,6 @@ void draw_word_rows(std::vector<float>& table, int64_t old_rows, int64_t rows, i
 
 struct ModelFiles::State {
   CheckpointFormat format;
-  BertConfig bert;
   std::vector<std::unique_ptr<SafetensorsFile>> files;
   std::map<std::string, Source> tensors;  // by our names
   std::vector<std::string> warnings;
@@ -148,23 +148,17 @@ void ModelFiles::State::open_encoder() {
   }
 }
 
-// The projection of a Dense module, which must be a plain linear map without bias.
 void ModelFiles::State::open_dense() {
-  const std::string config = format.dense + "/config.json";
-  const Json json = read_json(config);
-  if (!json.is_object()) fail_input("{}: expected a JSON object", config);
-  const std::string identity = "torch.nn.modules.linear.Identity";
-  if (json.value("bias", Json(false)) != Json(false) ||
-      json.value("activation_function", Json(identity)) != Json(identity) ||
-      json.value("use_residual", Json(false)) != Json(false))
-    fail_input("{}: the projection must be without bias, activation and residual; here: {}", config,
-               json.dump());
-  const std::string path = format.dense + "/model.safetensors";
-  if (!file_exists(path) && file_exists(format.dense + "/pytorch_model.bin"))
-    weight_files(format.dense);  // says how to convert it
-  const SafetensorsFile& file = *files.emplace_back(std::make_unique<SafetensorsFile>(path));
-  file.at("linear.weight");
-  tensors[kProjection] = {&file, "linear.weight"};
+  for (const std::string& path : weight_files(format.dense)) {
+    const SafetensorsFile& file = *files.emplace_back(std::make_unique<SafetensorsFile>(path));
+    for (const auto& [name, entry] : file.entries()) {
+      if (name != "linear.weight")
+        fail_input("{}: {} is unexpected; a projection has a linear.weight only", path, name);
+      tensors[kProjection] = {&file, name};
+    }
+  }
+  if (tensors.count(kProjection) == 0)
+    fail_input("{}: there is no linear.weight", files.back()->path());
 }
 
 // Sizes that the tensors decide: the vocabulary and the width of the projection.
@@ -172,11 +166,11 @@ void ModelFiles::State::take_sizes() {
   const auto word = tensors.find(kWordEmbedding);
   if (word != tensors.end() && word->second.entry().shape.size() == 2) {
     const int64_t rows = word->second.entry().shape[0];
-    if (rows != bert.vocab_size)
+    if (rows != format.bert.vocab_size)
       warnings.push_back(
           fmt::format("{}/config.json says vocab_size {}, but {} has {} rows; the rows count",
-                      format.transformer, bert.vocab_size, word->second.name, rows));
-    bert.vocab_size = rows;
+                      format.transformer, format.bert.vocab_size, word->second.name, rows));
+    format.bert.vocab_size = rows;
   }
   const auto projection = tensors.find(kProjection);
   if (projection == tensors.end()) {
@@ -185,9 +179,9 @@ void ModelFiles::State::take_sizes() {
     return;
   }
   const std::vector<int64_t>& shape = projection->second.entry().shape;
-  if (shape.size() != 2 || shape[0] < 1 || shape[1] != bert.hidden_size)
+  if (shape.size() != 2 || shape[0] < 1 || shape[1] != format.bert.hidden_size)
     fail_input("{}: linear.weight is {}, expected [embedding size, {}]",
-               projection->second.file->path(), shape_text(shape), bert.hidden_size);
+               projection->second.file->path(), shape_text(shape), format.bert.hidden_size);
   format.colbert.embedding_size = shape[0];
 }
 
@@ -195,7 +189,7 @@ void ModelFiles::State::check_tensors() {
   std::set<std::string> unexpected;
   for (const auto& [name, source] : tensors) unexpected.insert(source.name);
   std::vector<std::string> missing;
-  for (const Parameter& p : parameter_layout(bert, format.colbert.embedding_size)) {
+  for (const Parameter& p : parameter_layout(format.bert, format.colbert.embedding_size)) {
     const auto found = tensors.find(p.name);
     if (found == tensors.end()) {
       if (p.name != kProjection) missing.push_back(p.name);
@@ -215,18 +209,18 @@ void ModelFiles::State::check_tensors() {
     fail_input("{}: {} tensors are missing: {}; {} are unexpected{}{}", files[0]->path(),
                missing.size(), first_names(missing), unexpected.size(),
                unexpected.empty() ? "" : ": ", first_names(unexpected));
+  // A tensor of the encoder that is not used means another model than config.json says.
   for (const std::string& name : unexpected)
-    if (name.find("encoder.layer.") != std::string::npos)
+    if (canonical_name(name).starts_with("encoder.") ||
+        canonical_name(name).starts_with("embeddings."))
       fail_input("{}: {} is beyond the num_hidden_layers {} of config.json or unknown",
-                 files[0]->path(), name, bert.num_hidden_layers);
+                 files[0]->path(), name, format.bert.num_hidden_layers);
   if (!unexpected.empty())
     warnings.push_back(fmt::format("{}: {} tensors are not used: {}", files[0]->path(),
                                    unexpected.size(), first_names(unexpected)));
 }
 
-ModelFiles::State::State(const std::string& directory)
-    : format(read_checkpoint_format(directory)),
-      bert(read_bert_config(format.transformer + "/config.json")) {
+ModelFiles::State::State(const std::string& directory) : format(read_checkpoint_format(directory)) {
   open_encoder();
   if (!format.dense.empty()) open_dense();
   take_sizes();
@@ -237,7 +231,7 @@ ModelFiles::ModelFiles(const std::string& directory)
     : state_(std::make_shared<const State>(directory)) {}
 
 const std::string& ModelFiles::format() const { return state_->format.name; }
-const BertConfig& ModelFiles::bert() const { return state_->bert; }
+const BertConfig& ModelFiles::bert() const { return state_->format.bert; }
 const ColbertConfig& ModelFiles::colbert() const { return state_->format.colbert; }
 bool ModelFiles::has_projection() const { return state_->tensors.count(kProjection) > 0; }
 const std::string& ModelFiles::tokenizer_directory() const { return state_->format.transformer; }
