@@ -34,7 +34,8 @@ enum Kind : uint32_t {
 constexpr size_t kGrowth = 3;
 
 constexpr char32_t kHangulFirst = 0xAC00, kHangulLast = 0xD7A3;
-// Beyond the supplementary ideographs nothing is decomposed or lower-cased.
+// Beyond the supplementary ideographs nothing is decomposed, spaced or lower-cased, and the only
+// marks are variation selectors, of class 0.
 constexpr char32_t kLastMapped = 0x2FFFF;
 
 enum Flag : uint8_t { kIsRemoved = 1, kIsSpace = 2, kIsChinese = 4, kIsMark = 8 };
@@ -109,7 +110,7 @@ const BertNormalizer::Table& BertNormalizer::Table::shared(const NormalizerOptio
 uint32_t BertNormalizer::Table::make_entry(char32_t c, const std::vector<uint8_t>& flags) {
   if (options.clean_text && (flags[c] & kIsRemoved)) return kRemove;
   const bool spaced = options.handle_chinese_chars && (flags[c] & kIsChinese);
-  if (c > kLastMapped) return spaced ? kSpaced : kCopy;
+  if (c > kLastMapped) return options.strip_accents && (flags[c] & kIsMark) ? kBoundary : kCopy;
 
   char32_t parts[4] = {options.clean_text && (flags[c] & kIsSpace) ? U' ' : c};
   int count = 1;

@@ -211,17 +211,6 @@ char* encode_utf8(char32_t c, char* out) {
   return out;
 }
 
-bool is_valid_utf8(std::string_view text) {
-  const char* end = text.data() + text.size();
-  for (const char* p = text.data(); p < end;) {
-    const CodePoint c = decode_utf8(p, end);
-    // A U+FFFD that stands in the text has the bytes EF BF BD.
-    if (c.value == 0xFFFD && (c.bytes != 3 || p[1] != '\xBF' || p[2] != '\xBD')) return false;
-    p += c.bytes;
-  }
-  return true;
-}
-
 bool is_whitespace(char32_t c) { return contains(kWhitespace, c); }
 
 bool is_word_character(char32_t c) {

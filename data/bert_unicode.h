@@ -11,8 +11,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
 
 namespace maxim {
 
@@ -32,8 +30,6 @@ CodePoint decode_utf8_backwards(const char* begin, const char* text);
 char* encode_utf8(char32_t c, char* out);
 
 inline bool is_utf8_continuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
-
-bool is_valid_utf8(std::string_view text);
 
 struct CodePointRange {
   char32_t first, last;

@@ -8,6 +8,7 @@
 
 #include "data/bert_unicode.h"
 #include "data/json_members.h"
+#include "data/text_lines.h"
 #include "data/tokenizer_json.h"
 #include "runtime/error.h"
 #include "runtime/files.h"
@@ -35,7 +36,7 @@ void read_vocab_txt(const std::string& path, TokenizerDefinition& d) {
     std::string_view word = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
     const int64_t line = int64_t{d.size} + 1;
-    if (!is_valid_utf8(word)) fail_input("{}: line {}: not UTF-8", path, line);
+    if (find_invalid_utf8(word) >= 0) fail_input("{}: line {}: not UTF-8", path, line);
     if (d.size > TokenizerDefinition::kHighestId)
       fail_input("{}: line {}: more words than Maxim's limit", path, line);
     while (!word.empty()) {
@@ -236,11 +237,16 @@ void read_normalizer_flags(const std::string& directory, const Configuration& c,
 
   if (!lowercase && from_vocab_txt) {
     d.warnings.push_back(fmt::format(
-        "{}: there is no tokenizer.json, and no do_lower_case in tokenizer_config.json: "
-        "texts are lower-cased, which is the default",
+        "{}: neither tokenizer.json nor do_lower_case in tokenizer_config.json is there: texts are "
+        "lower-cased, which is the default",
         directory));
     warn_of_upper_case(directory, d);
   }
+  if (!lowercase && !d.lowercase)
+    d.warnings.push_back(fmt::format(
+        "{}: tokenizer.json keeps upper case, and so does Maxim; but without \"do_lower_case\": "
+        "false in tokenizer_config.json, transformers would lower-case texts",
+        directory));
 }
 
 }  // namespace
