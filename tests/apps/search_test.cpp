@@ -85,8 +85,7 @@ TEST_CASE("search refuses what is wrong") {
   check_refused(search(corpus, {"--top_k", "0"}), {"--top_k", "'0'"});
   check_refused(search(corpus, {"--top_k", "nan"}), {"--top_k", "'nan'"});
   check_refused(search(directory.file("none.jsonl"), {}), {"none.jsonl"});
-  check_refused(search(directory.write("empty.jsonl", ""), {"--queries", corpus}),
-                {"empty.jsonl"});
+  check_refused(search(directory.write("empty.jsonl", ""), {"--queries", corpus}), {"empty.jsonl"});
   check_refused(search(directory.write("twice.jsonl", std::string(kCorpus) + kCorpus), {}),
                 {"twice.jsonl:5", "paris"});
   check_refused(search(corpus, {"--output_file", directory.file("out.jsonl")}), {"--queries"});

@@ -16,7 +16,8 @@ std::string text(uint32_t row, uint32_t column, int longest) {
   const int words = static_cast<int>(maxim::philox(row, column, 0, 0, 7, 7).x[0] % (longest + 1));
   for (int i = 0; i < words; ++i) {
     const maxim::Philox4 bits = maxim::philox(row, column, i + 1, 0, 7, 7);
-    result += (i > 0 ? " " : "") + std::string(kWords[bits.x[0] % std::size(kWords)]);
+    if (i > 0) result += ' ';
+    result += kWords[bits.x[0] % std::size(kWords)];
     if (bits.x[1] % 5 == 0) result += ",";  // a token of the skiplist
   }
   return result;
@@ -30,8 +31,8 @@ std::string training_rows(int rows, int negatives) {
     // Later rows have much longer documents, so that ranks differ.
     result += text(row, 0, 12);
     for (int column = 1; column <= 1 + negatives; ++column)
-      result += "\t" + text(row, column, row % 3 == 0 ? 60 : 6);
-    result += "\n";
+      result.append("\t").append(text(row, column, row % 3 == 0 ? 60 : 6));
+    result += '\n';
   }
   return result;
 }

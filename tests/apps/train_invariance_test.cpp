@@ -8,6 +8,7 @@
 #include "tests/apps/run.h"
 #include "tests/apps/train_data.h"
 #include "tests/catch.h"
+#include "tests/reference/temporary_directory.h"
 
 using namespace maxim_tests;
 using Json = nlohmann::json;
@@ -19,7 +20,7 @@ constexpr int kGlobalBatch = 12;
 // Trains tiny_bert and returns the output directory.
 std::string train(const TemporaryDirectory& directory, const std::string& file, int ranks,
                   const std::string& name, const std::vector<std::string>& flags = {}) {
-  const std::string output = directory / name;
+  const std::string output = directory.file(name);
   std::vector<std::string> command = {"./train",
                                       "--model_name_or_path",
                                       "tests/golden/tiny_bert",
@@ -88,7 +89,7 @@ TEST_CASE("world size changes nothing", "[train][ranks]") {
   const int negatives = GENERATE(0, 1, 3);
   // 2 epochs of 12 + 12 + 2 rows: on 4 ranks the last batch leaves two ranks without rows.
   const TemporaryDirectory directory;
-  const std::string file = directory / "rows.tsv";
+  const std::string file = directory.file("rows.tsv");
   maxim::write_text(file, training_rows(26, negatives));
   const std::string one = train(directory, file, 1, "one");
   for (const int ranks : {2, 3, 4}) {
@@ -99,7 +100,7 @@ TEST_CASE("world size changes nothing", "[train][ranks]") {
 
 TEST_CASE("every rank count repeats its own bits", "[train][ranks]") {
   const TemporaryDirectory directory;
-  const std::string file = directory / "rows.tsv";
+  const std::string file = directory.file("rows.tsv");
   maxim::write_text(file, training_rows(26, 1));
   for (const int ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
@@ -113,7 +114,7 @@ TEST_CASE("every rank count repeats its own bits", "[train][ranks]") {
 
 TEST_CASE("accumulation is world-size invariant and adds no candidates", "[train][ranks]") {
   const TemporaryDirectory directory;
-  const std::string file = directory / "rows.tsv";
+  const std::string file = directory.file("rows.tsv");
   maxim::write_text(file, training_rows(50, 1));
   const std::vector<std::string> flags = {"--gradient_accumulation_steps", "2"};
   const std::string one = train(directory, file, 1, "one", flags);
@@ -125,7 +126,7 @@ TEST_CASE("accumulation is world-size invariant and adds no candidates", "[train
 TEST_CASE("without gathering the loss is the mean over all queries of each rank's own",
           "[train][ranks]") {
   const TemporaryDirectory directory;
-  const std::string file = directory / "rows.tsv";
+  const std::string file = directory.file("rows.tsv");
   maxim::write_text(file, training_rows(26, 1));
   const std::vector<std::string> flags = {"--gather_across_devices", "false"};
   // One rank that accumulates two micro-batches of 6 computes what two ranks with 6 rows each do.

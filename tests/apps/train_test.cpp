@@ -7,6 +7,7 @@
 #include "tests/apps/run.h"
 #include "tests/apps/train_data.h"
 #include "tests/catch.h"
+#include "tests/reference/temporary_directory.h"
 
 using namespace maxim_tests;
 using Json = nlohmann::json;
@@ -18,8 +19,8 @@ const std::string kModel = "tests/golden/tiny_bert";
 
 struct Fixture {
   TemporaryDirectory directory;
-  std::string rows = directory / "rows.tsv";
-  std::string output = directory / "out";
+  std::string rows = directory.file("rows.tsv");
+  std::string output = directory.file("out");
   Fixture() { maxim::write_text(rows, training_rows(20, 1)); }
 
   std::vector<std::string> command(const std::vector<std::string>& flags = {}) const {
@@ -128,7 +129,7 @@ TEST_CASE("evaluation, checkpoints and the best model", "[train]") {
 TEST_CASE("a rate of 0 changes no weight", "[train]") {
   const Fixture f;
   REQUIRE(run(f.command({"--max_steps", "1", "--learning_rate", "0"})).exit_code == 0);
-  const std::string again = f.directory / "again";
+  const std::string again = f.directory.file("again");
   std::vector<std::string> command = f.command({"--max_steps", "1", "--learning_rate", "0"});
   command[2] = f.output;
   command[6] = again;
@@ -163,7 +164,7 @@ TEST_CASE("a dry run writes nothing", "[train]") {
 
 TEST_CASE("a config file gives flags, and the command line overrules it", "[train]") {
   const Fixture f;
-  const std::string config = f.directory / "config.toml";
+  const std::string config = f.directory.file("config.toml");
   maxim::write_text(config, "model_name_or_path = \"" + kModel + "\"\ntrain_file = \"" + f.rows +
                                 "\"\noutput_dir = \"" + f.output + "\"\nmax_steps = 3\nseed = 7\n");
   const RunResult result = run({"./train", "--config", config, "--max_steps", "2"});
