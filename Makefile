@@ -42,6 +42,8 @@ demo: $(PROGRAMS) $(DEMO_PROGRAMS)
 	@bash demo/run.sh
 demo-offline: $(PROGRAMS) $(DEMO_PROGRAMS)
 	@bash demo/run.sh --offline
+build/minilm:  # the weights that the demo and some golden tests use
+	@bash demo/run.sh --model
 format:
 	clang-format -i $$(git ls-files '*.h' '*.cpp')
 clean:
