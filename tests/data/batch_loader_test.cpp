@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "tests/catch.h"
 #include "tests/reference/temporary_directory.h"
@@ -142,6 +144,8 @@ TEST_CASE("batch_loader: stops at any moment") {
   for (int taken = 0; taken < 40; ++taken) {
     BatchLoader loader(data, encoder, Sampler({.rows = 29, .per_device_batch = 8}), 0, 1'000'000);
     for (int step = 0; step < taken % 5; ++step) steps += loader.next().step == step;
+    // In every tenth round the thread has both steps ready and waits.
+    if (taken % 10 == 3) std::this_thread::sleep_for(std::chrono::milliseconds(30));
   }
   CHECK(steps == 80);
   BatchLoader none(data, encoder, Sampler({.rows = 29}), 3, 3);
@@ -160,6 +164,7 @@ TEST_CASE("batch_loader: what the thread throws arrives, after the steps before 
   BatchLoader loader(data, encoder, Sampler({.rows = 29, .per_device_batch = 8, .shuffle = false}),
                      0, 4);
   CHECK(loader.next().step == 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // step 1 is ready, step 2 has failed
   CHECK(loader.next().step == 1);
   for (int again = 0; again < 2; ++again)
     CHECK_THROWS_WITH(loader.next(), Contains("rows.jsonl: the file was changed while"));

@@ -184,6 +184,11 @@ TEST_CASE("token_batch: a case on paper") {
   CHECK(b.token_ids == Ids{cls, q, sep, mask, mask, mask, cls, d, sep});
   CHECK(b.unknown_tokens == 0);
 
+  // With its blank stripped, "[Q]" is text; in front of more text it is the prefix token.
+  b = encode("[Q] ", "the [Q] the");
+  CHECK(b.token_ids ==
+        Ids{cls, q, t.id_of("["), t.id_of("q"), t.id_of("]"), sep, cls, d, the, q, sep});
+
   b = encode("☃ the", "☃ ☃ the");  // [UNK], which is not in the skiplist
   CHECK(b.unknown_tokens == 3);
   CHECK(b.token_ids == Ids{cls, q, 11, the, sep, mask, cls, d, 11, 11, sep});

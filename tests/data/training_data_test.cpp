@@ -299,8 +299,16 @@ TEST_CASE("training_data: rows held out are disjoint, in order, and the seed's")
     CHECK((held_numbers == first_held) == (seed == 1));
     CHECK_THROWS_AS(data.row(33, texts), maxim::Error);
     CHECK_THROWS_AS(data.hold_out(33, seed), maxim::Error);
-    CHECK(data.hold_out(3, seed).rows() == 3);  // and once more
+    const TrainingData more = data.hold_out(3, seed);  // and once more: of what is left
     CHECK(data.rows() == 30);
+    std::vector<int64_t> more_numbers;
+    for (int64_t i = 0; i < more.rows(); ++i) {
+      REQUIRE(std::count(held_numbers.begin(), held_numbers.end(), more.row_number(i)) == 0);
+      more_numbers.push_back(more.row_number(i));
+    }
+    for (int64_t i = 0; i < data.rows(); ++i)
+      for (const auto& taken : {held_numbers, more_numbers})
+        REQUIRE(std::count(taken.begin(), taken.end(), data.row_number(i)) == 0);
   }
 }
 
