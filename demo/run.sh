@@ -47,7 +47,7 @@ if [ "$mode" = --offline ]; then
   recipe=(--max_steps 400 --learning_rate 5e-4 --warmup_ratio 0.1)
 else
   fetch_model
-  model=build/minilm text=$work/wordnet rows=$work/pairs.tsv
+  model=build/minilm text=$work/text rows=$work/pairs.tsv
   [ -e $text/train.tsv ] || { mkdir -p $text && $work/wordnet "$(wordnet_nouns)" $text; }
   cut -f 1,2 $text/train.tsv > $rows  # without the mined negative: 1.4 times the rows in the same time
   # Body 1e-4, new projection 1e-3, chosen on the dev split.
