@@ -3,7 +3,7 @@
 // are added in a fixed order, so the same number of threads gives the same bits.
 #pragma once
 
-#include "kernels/cpu/scratch.h"
+#include "kernels/scratch.h"
 #include "kernels/ops.h"
 
 namespace maxim {

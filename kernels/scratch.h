@@ -13,6 +13,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
 
   // Uninitialised; good until the next call.
+  void* bytes(int64_t count, const char* purpose) { return floats((count + 3) / 4, purpose); }
   float* floats(int64_t count, const char* purpose) {
     if (count > capacity_) {
       device_.free(data_);

@@ -1,0 +1,36 @@
+// cuBLASLt for CudaOps::gemm: one handle, one workspace, one algorithm a shape.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <map>
+#include <tuple>
+
+#include "kernels/ops.h"
+#include "runtime/cuda_device.h"
+
+namespace maxim {
+
+class CublasLt {
+ public:
+  CublasLt(CudaDevice& device, bool tf32);
+  ~CublasLt();
+  CublasLt(const CublasLt&) = delete;
+
+  std::string name() const;  // "cuBLASLt 13.1.0"
+  // As Ops::gemm; every operand f32, or a and b of one 16-bit type and c of that type or f32.
+  void multiply(const GemmArgs& args);
+
+ private:
+  struct Plan;
+  using Key = std::tuple<int64_t, int64_t, int64_t, int>;  // m, n, k, kinds of operands
+  Plan& plan_of(const GemmArgs& args, int64_t m, int64_t n, int64_t k);
+
+  CudaDevice& device_;
+  bool tf32_;
+  cublasLtHandle_t handle_ = nullptr;
+  void* workspace_ = nullptr;
+  std::map<Key, std::unique_ptr<Plan>> plans_;
+};
+
+}  // namespace maxim

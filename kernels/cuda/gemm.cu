@@ -1,0 +1,161 @@
+// Matrix products on cuBLASLt: c = a b (+ bias) or c += a b, each operand possibly transposed.
+//
+// cuBLASLt's matrices are column-major: a row-major [rows, cols] is its column-major [cols, rows],
+// so c = a b is computed as c^T = b^T a^T with b as cuBLASLt's first operand. Sums are f32; f32
+// operands are multiplied as f32 unless TF32 was asked for. The bias goes through the epilogue,
+// which adds it to every column of c^T, that is to every row of c; accumulation is beta = 1.
+// The algorithm is chosen once a shape by cuBLASLt's heuristic, with one workspace of 32 MiB (what
+// Hopper's kernels may want). 2 M N K FLOPs; each operand once.
+#include "kernels/cuda/cublas_lt.h"
+#include "kernels/cuda/cuda_ops.h"
+
+namespace maxim {
+namespace {
+
+constexpr int64_t kWorkspace = int64_t{32} << 20;
+
+void check(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail("{}: cuBLASLt error {}", what, static_cast<int>(status));
+}
+
+cudaDataType_t type_of(const Tensor& t) {
+  switch (t.dtype()) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    default:
+      fail("gemm: an operand of type {}", name_of(t.dtype()));
+  }
+}
+
+}  // namespace
+
+struct CublasLt::Plan {
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;  // as row-major operands
+  cublasLtMatmulAlgo_t algorithm{};
+
+  ~Plan() {
+    cublasLtMatrixLayoutDestroy(a);
+    cublasLtMatrixLayoutDestroy(b);
+    cublasLtMatrixLayoutDestroy(c);
+    cublasLtMatmulDescDestroy(operation);
+  }
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    check(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value),
+          "cublasLtMatmulDescSetAttribute");
+  }
+};
+
+CublasLt::CublasLt(CudaDevice& device, bool tf32) : device_(device), tf32_(tf32) {
+  check(cublasLtCreate(&handle_), "cublasLtCreate");
+  workspace_ = device.allocate(kWorkspace, "cuBLASLt's workspace");
+}
+
+CublasLt::~CublasLt() {
+  plans_.clear();
+  device_.free(workspace_);
+  cublasLtDestroy(handle_);
+}
+
+std::string CublasLt::name() const {
+  const size_t version = cublasLtGetVersion();
+  return fmt::format("cuBLASLt {}.{}.{}{}", version / 10000, version / 100 % 100, version % 100,
+                     tf32_ ? " with TF32" : "");
+}
+
+CublasLt::Plan& CublasLt::plan_of(const GemmArgs& args, int64_t m, int64_t n, int64_t k) {
+  const cudaDataType_t type = type_of(args.a), result = type_of(args.c);
+  const int kinds = args.transpose_a | args.transpose_b << 1 | args.accumulate << 2 |
+                    !args.bias.absent() << 3 | type << 4 | result << 12;
+  std::unique_ptr<Plan>& slot = plans_[{m, n, k, kinds}];
+  if (slot != nullptr) return *slot;
+
+  auto plan = std::make_unique<Plan>();
+  const bool fast = tf32_ && type == CUDA_R_32F;
+  check(cublasLtMatmulDescCreate(
+            &plan->operation, fast ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+        "cublasLtMatmulDescCreate");
+  const auto operation = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  plan->set(CUBLASLT_MATMUL_DESC_TRANSA, operation(args.transpose_b));
+  plan->set(CUBLASLT_MATMUL_DESC_TRANSB, operation(args.transpose_a));
+  if (!args.bias.absent()) {
+    plan->set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    plan->set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(args.bias));
+    const void* bias = args.bias.data();
+    plan->set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
+  const auto layout = [](cublasLtMatrixLayout_t& out, const Tensor& t) {
+    const auto rows = static_cast<uint64_t>(t.rows()), columns = static_cast<uint64_t>(t.cols());
+    check(cublasLtMatrixLayoutCreate(&out, type_of(t), columns, rows, t.cols()),
+          "cublasLtMatrixLayoutCreate");
+  };
+  layout(plan->a, args.a);
+  layout(plan->b, args.b);
+  layout(plan->c, args.c);
+
+  cublasLtMatmulPreference_t preference = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+  const size_t workspace = kWorkspace;
+  cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                       &workspace, sizeof workspace);
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_, plan->operation, plan->b, plan->a, plan->c, plan->c, preference, 1, &found, &count);
+  cublasLtMatmulPreferenceDestroy(preference);
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0)
+    fail("cuBLASLt has no algorithm for [{}, {}] x [{}, {}] of {} into {} (error {})", m, k, k, n,
+         name_of(args.a.dtype()), name_of(args.c.dtype()), static_cast<int>(status));
+  plan->algorithm = found.algo;
+  slot = std::move(plan);
+  return *slot;
+}
+
+void CublasLt::multiply(const GemmArgs& args) {
+  const Tensor &a = args.a, &b = args.b, &c = args.c;
+  const int64_t m = c.rows(), n = c.cols(), k = args.transpose_a ? a.rows() : a.cols();
+  MAXIM_CHECK((args.transpose_a ? a.cols() : a.rows()) == m, "a is [{}, {}], c [{}, {}]", a.rows(),
+              a.cols(), m, n);
+  MAXIM_CHECK((args.transpose_b ? b.rows() : b.cols()) == n &&
+                  (args.transpose_b ? b.cols() : b.rows()) == k,
+              "b is [{}, {}], c [{}, {}], k {}", b.rows(), b.cols(), m, n, k);
+  MAXIM_CHECK(args.bias.absent() || (args.bias.size() == n && !args.accumulate),
+              "a bias of {} for {} columns, accumulate {}", args.bias.size(), n, args.accumulate);
+  MAXIM_CHECK(a.dtype() == b.dtype(), "a is {}, b is {}", name_of(a.dtype()), name_of(b.dtype()));
+  if (m == 0 || n == 0) return;
+  if (k == 0) {
+    MAXIM_CHECK(args.bias.absent(), "a bias to a product over nothing");
+    if (!args.accumulate) device_.zero(c);
+    return;
+  }
+  Plan& plan = plan_of(args, m, n, k);
+  if (!args.bias.absent()) {
+    const void* bias = args.bias.data();
+    plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
+  const float alpha = 1, beta = args.accumulate ? 1 : 0;
+  check(cublasLtMatmul(handle_, plan.operation, &alpha, b.data(), plan.b, a.data(), plan.a, &beta,
+                       c.data(), plan.c, c.data(), plan.c, &plan.algorithm, workspace_,
+                       static_cast<size_t>(kWorkspace), device_.stream()),
+        "cublasLtMatmul");
+}
+
+void CudaOps::gemm(const GemmArgs& args) {
+  cublas_lt_->multiply(args);
+  const double m = static_cast<double>(args.c.rows()), n = static_cast<double>(args.c.cols());
+  const double k = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
+  count({.name = "gemm",
+         .bytes = static_cast<double>(args.a.bytes() + args.b.bytes() +
+                                      args.c.bytes() * (args.accumulate ? 2 : 1)),
+         .flops = 2 * m * n * k});
+}
+
+std::string CudaOps::gemm_library() const { return cublas_lt_->name(); }
+
+}  // namespace maxim
