@@ -281,12 +281,18 @@ void Block::exchange(const char* kind, unsigned mask, void* mine, size_t bytes,
   exchange.left |= bit;
 }
 
+void Block::check_shared(const void* address, size_t bytes) const {
+  const auto* first = static_cast<const unsigned char*>(address);
+  if (first < shared_ || first + bytes > shared_ + launch_->shared_bytes)
+    fail_thread("its address lies outside of the block's shared memory");
+  if (reinterpret_cast<uintptr_t>(address) % bytes != 0)
+    fail_thread("its address in shared memory is not aligned");
+}
+
 void Block::copy_later(void* shared, const void* global, size_t bytes, size_t source_bytes) {
-  if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % bytes != 0)
-    fail_thread("cp.async needs both addresses to be multiples of its size");
-  auto* to = static_cast<unsigned char*>(shared);
-  if (to < shared_ || to + bytes > shared_ + launch_->shared_bytes)
-    fail_thread("cp.async writes outside of the block's shared memory");
+  check_shared(shared, bytes);
+  if (reinterpret_cast<uintptr_t>(global) % bytes != 0)
+    fail_thread("cp.async reads from an address that is not a multiple of its size");
   std::memset(shared, kPoison, bytes);
   current_->copies.push_back({shared, global, bytes, source_bytes, current_->copy_groups});
 }
@@ -341,15 +347,16 @@ void Block::fail_divergence() const {
 }
 
 void* dynamic_shared() { return running().shared(); }
+void check_shared(const void* address, size_t bytes) { running().check_shared(address, bytes); }
 void cp_async(void* shared, const void* global, size_t bytes, size_t source_bytes) {
   running().copy_later(shared, global, bytes, source_bytes);
 }
 void cp_async_commit() { running().commit_copies(); }
 void cp_async_wait(int newest) { running().land_copies(newest); }
-Votes block_barrier(const char* kind, bool vote, const Site& site) {
+[[gnu::flatten]] Votes block_barrier(const char* kind, bool vote, const Site& site) {
   return running().barrier(kind, vote, site);
 }
-void warp_collective(const char* kind, unsigned mask, void* mine, size_t bytes,
+[[gnu::flatten]] void warp_collective(const char* kind, unsigned mask, void* mine, size_t bytes,
                      void (*combine)(unsigned, unsigned char*), const Site& site) {
   running().exchange(kind, mask, mine, bytes, combine, site);
 }

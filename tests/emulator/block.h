@@ -50,6 +50,7 @@ class Block {
   Votes barrier(const char* kind, bool vote, const Site& site);
   void exchange(const char* kind, unsigned mask, void* mine, size_t bytes,
                 void (*combine)(unsigned, unsigned char*), const Site& site);
+  void check_shared(const void* address, size_t bytes) const;
   void copy_later(void* shared, const void* global, size_t bytes, size_t source_bytes);
   void commit_copies() { ++current_->copy_groups; }
   void land_copies(int newest);

@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kReserved = size_t{1} << 40;
 constexpr size_t kPage = 4096, kAlignment = 256;
+constexpr size_t kHugePage = size_t{2} << 20;
 constexpr unsigned char kPoison = 0xff;
 constexpr unsigned char kEndPattern = 0xfe;  // a NaN, too, but not what a copy of poison leaves
 
@@ -47,9 +48,13 @@ DeviceHeap::DeviceHeap()
 
 void* DeviceHeap::allocate(size_t bytes) {
   const size_t whole = round_up(bytes, kAlignment), mapped = round_up(whole, kPage);
+  // Opening and closing costs 40 ns a page: a second for 1 GB in 10 steps, but for huge pages.
+  if (mapped >= kHugePage)
+    next_ += -reinterpret_cast<uintptr_t>(next_) % kHugePage;
   if (used_ + whole > capacity_ || next_ + mapped + kPage > begin_ + kReserved) return nullptr;
   const Allocation allocation = {bytes, next_, mapped};
   protect(allocation, true);
+  madvise(next_, mapped, MADV_HUGEPAGE);
   char* address = next_ + mapped - whole;
   std::memset(next_, kPoison, mapped);
   std::memset(address + bytes, kEndPattern, whole - bytes);

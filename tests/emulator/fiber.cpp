@@ -6,7 +6,6 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
 #endif
 
 namespace maxim_emulated {
@@ -23,7 +22,6 @@ constexpr int kColours = 64;
 
 }  // namespace
 
-using boost::context::detail::jump_fcontext;
 using boost::context::detail::make_fcontext;
 using boost::context::detail::transfer_t;
 
@@ -53,23 +51,6 @@ void Fiber::restart(void (*entry)()) {
     arrive(from, nullptr);
     static_cast<Fiber**>(from.data)[1]->entry_();
   });
-}
-
-void Fiber::switch_to(Fiber& from, Fiber& to) {
-  Fiber* both[] = {&from, &to};
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&from.fake_stack_, to.bottom_, to.size_);
-#endif
-  arrive(jump_fcontext(to.place_, both), from.fake_stack_);
-}
-
-// Runs first on the fiber that was switched to: notes where the one that was left stands.
-void Fiber::arrive(transfer_t from, [[maybe_unused]] void* fake_stack) {
-  Fiber& left = *static_cast<Fiber**>(from.data)[0];
-  left.place_ = from.fctx;
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(fake_stack, &left.bottom_, &left.size_);
-#endif
 }
 
 }  // namespace maxim_emulated

@@ -5,6 +5,10 @@
 #include <boost/context/detail/fcontext.hpp>
 #include <cstddef>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
 namespace maxim_emulated {
 
 class Fiber {
@@ -20,7 +24,8 @@ class Fiber {
 
   // (Re)starts with `entry`; what was on the stack is forgotten.
   void restart(void (*entry)());
-  // Leaves `from`, the running fiber, for `to`.
+  // Leaves `from`, the running fiber, for `to`. Inline, because the processor predicts no return
+  // of a fiber that it has just switched to: each frame between a kernel and here costs 5 ns.
   static void switch_to(Fiber& from, Fiber& to);
 
  private:
@@ -35,5 +40,23 @@ class Fiber {
   size_t size_ = 0;
   void* fake_stack_ = nullptr;
 };
+
+inline void Fiber::switch_to(Fiber& from, Fiber& to) {
+  Fiber* both[] = {&from, &to};
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&from.fake_stack_, to.bottom_, to.size_);
+#endif
+  arrive(boost::context::detail::jump_fcontext(to.place_, both), from.fake_stack_);
+}
+
+// Runs first on the fiber that was switched to: notes where the one that was left stands.
+inline void Fiber::arrive(boost::context::detail::transfer_t from,
+                          [[maybe_unused]] void* fake_stack) {
+  Fiber& left = *static_cast<Fiber**>(from.data)[0];
+  left.place_ = from.fctx;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(fake_stack, &left.bottom_, &left.size_);
+#endif
+}
 
 }  // namespace maxim_emulated

@@ -22,6 +22,10 @@ using Site = std::source_location;
 // the block starts; what lies behind its end is not accessible.
 void* dynamic_shared();
 
+// A fault of the calling thread unless the bytes lie in its block's shared memory and start at a
+// multiple of `bytes`.
+void check_shared(const void* address, size_t bytes);
+
 // cp.async: a copy from global to shared memory that lands when this thread waits for its group.
 // Until then all of the destination is 0xFF. Behind `source_bytes` the destination becomes zero.
 void cp_async(void* shared, const void* global, size_t bytes, size_t source_bytes);
