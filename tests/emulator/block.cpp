@@ -53,7 +53,7 @@ Block& Block::of_this_thread() {
 }
 
 Block::Block() {
-  catch_access_faults();
+  use_signal_stack();
   void* mapping =
       mmap(nullptr, kSharedMapping + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED || mprotect(mapping, kSharedMapping, PROT_READ | PROT_WRITE) != 0)
@@ -235,8 +235,8 @@ Votes Block::barrier(const char* kind, bool vote, const Site& site) {
 void Block::release_barrier() {
   for (Thread& thread : threads_) {
     if (!same_place(thread.site, current_->site))
-      throw Fault(fmt::format("{}: divergent barrier: it waits in {}, but {}", location(),
-                              describe(*current_), describe(thread)));
+      throw Fault(fmt::format("kernel {}, block {}: divergent barrier: {}, but {}", launch_->name,
+                              text(blockIdx), describe(*current_), describe(thread)));
     thread.state = State::kReady;
     fresh_.push_back(thread.id);
   }
@@ -357,7 +357,7 @@ void cp_async_wait(int newest) { running().land_copies(newest); }
   return running().barrier(kind, vote, site);
 }
 [[gnu::flatten]] void warp_collective(const char* kind, unsigned mask, void* mine, size_t bytes,
-                     void (*combine)(unsigned, unsigned char*), const Site& site) {
+                                      void (*combine)(unsigned, unsigned char*), const Site& site) {
   running().exchange(kind, mask, mine, bytes, combine, site);
 }
 int lane_index() { return running().lane(); }

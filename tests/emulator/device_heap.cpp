@@ -9,6 +9,7 @@
 #include <new>
 
 #include "emulated/emulator.h"
+#include "tests/emulator/fault.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -47,10 +48,10 @@ DeviceHeap::DeviceHeap()
 }
 
 void* DeviceHeap::allocate(size_t bytes) {
+  catch_access_faults();
   const size_t whole = round_up(bytes, kAlignment), mapped = round_up(whole, kPage);
   // Opening and closing costs 40 ns a page: a second for 1 GB in 10 steps, but for huge pages.
-  if (mapped >= kHugePage)
-    next_ += -reinterpret_cast<uintptr_t>(next_) % kHugePage;
+  if (mapped >= kHugePage) next_ += -reinterpret_cast<uintptr_t>(next_) % kHugePage;
   if (used_ + whole > capacity_ || next_ + mapped + kPage > begin_ + kReserved) return nullptr;
   const Allocation allocation = {bytes, next_, mapped};
   protect(allocation, true);

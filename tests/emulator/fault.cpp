@@ -1,12 +1,10 @@
 #include "tests/emulator/fault.h"
 
 #include <fmt/format.h>
-#include <signal.h>
 #include <sys/mman.h>
 
-#include <array>
+#include <csignal>
 #include <cstdio>
-#include <mutex>
 
 #include "tests/emulator/device_heap.h"
 
@@ -24,10 +22,28 @@ void on_access_fault(int signal, siginfo_t* info, void*) {
   const std::string target = DeviceHeap::instance().describe(info->si_addr);
   if (!location.empty())
     abandon_running(std::make_exception_ptr(Fault(location + ": accesses " + target)));
-  if (DeviceHeap::instance().reserved(info->si_addr))
+  // The instruction runs again: under the handler that was there before, or none.
+  if (DeviceHeap::instance().reserved(info->si_addr)) {
     Fault("host code accesses device memory without a copy: " + target);
-  // The instruction runs again, under the handler that was there before.
-  sigaction(signal, &previous[signal == SIGBUS], nullptr);
+    std::signal(signal, SIG_DFL);
+  } else {
+    sigaction(signal, &previous[signal == SIGBUS], nullptr);
+  }
+}
+
+void take_over(int signal) {
+  struct sigaction action = {}, old;
+  action.sa_sigaction = on_access_fault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  sigaction(signal, &action, &old);
+  if (old.sa_sigaction != on_access_fault) previous[signal == SIGBUS] = old;
+}
+
+}  // namespace
+
+void catch_access_faults() {
+  take_over(SIGSEGV);
+  take_over(SIGBUS);
 }
 
 void use_signal_stack() {
@@ -41,22 +57,8 @@ void use_signal_stack() {
   sigaltstack(&stack, nullptr);
 }
 
-}  // namespace
-
 Fault::Fault(const std::string& text) : std::runtime_error(text) {
   std::fprintf(stderr, "emulated CUDA: %s\n", text.c_str());
-}
-
-void catch_access_faults() {
-  static std::once_flag installed;
-  std::call_once(installed, [] {
-    struct sigaction action = {};
-    action.sa_sigaction = on_access_fault;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    sigaction(SIGSEGV, &action, &previous[0]);
-    sigaction(SIGBUS, &action, &previous[1]);
-  });
-  use_signal_stack();
 }
 
 }  // namespace maxim_emulated

@@ -14,6 +14,7 @@
 #include "emulated/runtime_api.h"
 #include "tests/emulator/device_heap.h"
 #include "tests/emulator/device_limits.h"
+#include "tests/emulator/fault.h"
 #include "tests/emulator/host_memory.h"
 #include "tests/emulator/records.h"
 #include "tests/emulator/streams.h"
@@ -70,6 +71,7 @@ uint64_t seed() { return current_seed(); }
 int host_threads() { return std::min(omp_get_max_threads(), kMaxHostThreads); }
 
 void run_grid(const Launch& launch) {
+  catch_access_faults();
   Random random(seed() * 0x9e3779b97f4a7c15u + ++grids_run);
   const uint64_t blocks = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
   const Order order(blocks, random);
