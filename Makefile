@@ -18,7 +18,7 @@ objects = $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard $(addsuffix /*.cpp,$(1))))
 LIBRARY := $(call objects,$(ROOMS) kernels/cpu)
 TEST_ROOMS := $(addprefix tests/,$(ROOMS) reference)  # one binary; the others have their own
 
-.PHONY: all test demo demo-offline bench format clean deps
+.PHONY: all test emulated demo demo-offline bench format clean deps
 .SECONDARY:
 all: $(PROGRAMS)
 
@@ -36,7 +36,24 @@ $(BUILD)/%.o: %.cpp
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c -o $@ $<
 
-test: $(PROGRAMS) $(DEMO_PROGRAMS) $(addprefix $(BUILD)/tests/,unit_tests mpi_tests program_tests)
+# CUDA without a GPU: g++ compiles the CUDA sources against the emulator's headers (tests/emulator/include).
+EMULATED := $(BUILD)/emulated
+emulated_objects = $(patsubst %,$(EMULATED)/%.o,$(basename $(1)))
+EMULATOR_TESTS := $(wildcard tests/emulator/*_test.cpp)
+EMULATOR := $(call emulated_objects,$(filter-out $(EMULATOR_TESTS),$(wildcard tests/emulator/*.cpp)))
+emulated: $(EMULATED)/tests/emulator_tests
+$(EMULATED)/tests/emulator_tests: $(call emulated_objects,tests/main tests/run_catch $(EMULATOR_TESTS)) $(EMULATOR)
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS) -lboost_context
+define emulate
+	@mkdir -p $(@D)
+	$(CXX) -Itests/emulator/include -DMAXIM_CUDA=1 $(CPPFLAGS) $(CXXFLAGS) -Wno-unknown-pragmas -c -o $@ -x c++ $<
+endef
+$(EMULATED)/%.o: %.cpp
+	$(emulate)
+$(EMULATED)/%.o: %.cu
+	$(emulate)
+
+test: $(PROGRAMS) $(DEMO_PROGRAMS) emulated $(addprefix $(BUILD)/tests/,unit_tests mpi_tests program_tests)
 	bash tests/run.sh $(BUILD)
 demo: $(PROGRAMS) $(DEMO_PROGRAMS)
 	@bash demo/run.sh
@@ -55,7 +72,7 @@ PACKAGES := g++:/usr/bin/g++ libopenmpi-dev:/usr/bin/mpicxx openmpi-bin:/usr/bin
   libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread catch2:/usr/include/catch2 \
   libcli11-dev:/usr/include/CLI/CLI.hpp nlohmann-json3-dev:/usr/include/nlohmann/json.hpp \
   libspdlog-dev:/usr/include/spdlog/spdlog.h libfmt-dev:/usr/include/fmt/format.h zlib1g-dev:/usr/include/zlib.h \
-  libutf8proc-dev:/usr/include/utf8proc.h
+  libutf8proc-dev:/usr/include/utf8proc.h libboost-context-dev:/usr/include/boost/context
 deps:
 	@rm -f build/deps.mk; $(MAKE) --no-print-directory build/deps.mk
 build/deps.mk: Makefile

@@ -27,6 +27,7 @@ run "$build/tests/unit_tests"
 for ranks in 1 2 3 4; do
   run mpirun --oversubscribe -np $ranks "$build/tests/mpi_tests"
 done
+if [ -e "$build/emulated/tests/emulator_tests" ]; then run "$build/emulated/tests/emulator_tests"; fi
 if [ -e "$build/tests/program_tests" ]; then run "$build/tests/program_tests"; fi
 
 echo "$passed passed, $failed failed"
