@@ -13,7 +13,6 @@
 namespace maxim {
 namespace {
 
-
 // Edits (insert, delete, replace) from one word to the other: Levenshtein's distance.
 int64_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<int64_t> row(b.size() + 1);
@@ -225,6 +224,10 @@ void CommandLine::add_model_options(ModelOptions& options) {
       ->check(whole_number(1, 65536));
   add("--seed", options.seed, "Of all random numbers, such as those of a new projection")
       ->check(whole_number(0));
+  app_.add_option("--device", options.device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str()
+      ->group("Running");
 }
 
 void CommandLine::add_eval_options(EncodeSettings& settings) {

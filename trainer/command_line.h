@@ -38,7 +38,7 @@ class CommandLine {
   // The options that name a model and overrule what it says, in group "Model": --model_name_or_path
   // (required), --query_length, --document_length, --query_prefix, --document_prefix,
   // --do_query_expansion, --attend_to_expansion_tokens, --skiplist_words (separated by blanks),
-  // --embedding_size, --seed.
+  // --embedding_size, --seed; in group "Running" --device.
   void add_model_options(ModelOptions& options);
 
   // --per_device_eval_batch_size, in group "Evaluation".

@@ -48,7 +48,7 @@ void add_prefixes(WordPiece& tokenizer, const ColbertConfig& config) {
 }  // namespace
 
 ModelSession::ModelSession(const ModelOptions& options, bool with_gradients)
-    : ops_(make_cpu_ops(device_)),
+    : backend_(make_backend(options.device, options.tf32)),
       files_(options.model_name_or_path),
       tokenizer_(WordPiece::load(files_.tokenizer_directory())),
       bert_(files_.bert()),
@@ -69,11 +69,10 @@ ModelSession::ModelSession(const ModelOptions& options, bool with_gradients)
                                .attend_to_expansion_tokens = config_.attend_to_expansion_tokens,
                                .skiplist_words = config_.skiplist_words});
   parameters_ =
-      std::make_unique<Parameters>(device_, bert_, config_.embedding_size, with_gradients);
-  files_.load(*parameters_, device_, options.seed);
-  colbert_ = std::make_unique<Colbert>(*ops_, bert_, config_.embedding_size, *parameters_);
-  for (const auto* lines :
-       {&files_.warnings(), &tokenizer_.warnings(), &text_encoder_->warnings()})
+      std::make_unique<Parameters>(device(), bert_, config_.embedding_size, with_gradients);
+  files_.load(*parameters_, device(), options.seed);
+  colbert_ = std::make_unique<Colbert>(ops(), bert_, config_.embedding_size, *parameters_);
+  for (const auto* lines : {&files_.warnings(), &tokenizer_.warnings(), &text_encoder_->warnings()})
     warnings_.insert(warnings_.end(), lines->begin(), lines->end());
 }
 
@@ -82,7 +81,7 @@ void ModelSession::broadcast(Communicator& communicator) {
 }
 
 void ModelSession::save(const std::string& directory) {
-  save_model(directory, bert_, config_, *parameters_, device_);
+  save_model(directory, bert_, config_, *parameters_, device());
   tokenizer_.save(directory);
 }
 
@@ -91,7 +90,7 @@ Sequences ModelSession::upload(const TokenBatch& batch, Arena& arena) {
     using Element = typename std::decay_t<decltype(host)>::value_type;
     const Tensor tensor =
         arena.take(DTypeOf<Element>::value, static_cast<int64_t>(host.size()), purpose);
-    device_.copy_in(tensor, host.data());
+    device().copy_in(tensor, host.data());
     return tensor;
   };
   return {.token_ids = copy(batch.token_ids, "token ids"),
@@ -114,7 +113,12 @@ int64_t ModelSession::upload_bytes(const BatchLimits& limits) const {
 std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_gradients,
                                          Communicator& communicator) {
   std::unique_ptr<ModelSession> session;
-  communicator.checked([&] { session = std::make_unique<ModelSession>(options, with_gradients); });
+  communicator.checked([&] {
+    session = std::make_unique<ModelSession>(options, with_gradients);
+    if (session->on_gpu() && communicator.size() > 1)
+      fail_input("--device {}: several ranks on GPUs are not supported yet; use --device cpu",
+                 options.device);
+  });
   session->broadcast(communicator);
   for (const std::string& warning : session->warnings()) log_warning("{}", warning);
   log_info("{}: {}, {} layers, hidden size {}, embedding size {}", options.model_name_or_path,

@@ -12,7 +12,7 @@
 #include "comm/communicator.h"
 #include "data/token_batch.h"
 #include "data/wordpiece.h"
-#include "kernels/ops.h"
+#include "kernels/backend.h"
 #include "model/bert_config.h"
 #include "model/colbert.h"
 #include "model/model_files.h"
@@ -33,7 +33,9 @@ struct ModelOverrides {
 struct ModelOptions {
   std::string model_name_or_path;
   ModelOverrides overrides;
-  uint64_t seed = 42;  // of a projection and prefix rows that the model does not have yet
+  uint64_t seed = 42;           // of a projection and prefix rows that the model does not have yet
+  std::string device = "auto";  // see make_backend
+  bool tf32 = false;
 };
 
 class ModelSession {
@@ -57,8 +59,9 @@ class ModelSession {
   Sequences upload(const TokenBatch& batch, Arena& arena);
   int64_t upload_bytes(const BatchLimits& limits) const;
 
-  Device& device() { return device_; }
-  Ops& ops() { return *ops_; }
+  Device& device() { return *backend_.device; }
+  Ops& ops() { return *backend_.ops; }
+  bool on_gpu() const { return backend_.device->name() != "cpu"; }
   Parameters& parameters() { return *parameters_; }
   Colbert& colbert() { return *colbert_; }
   const TextEncoder& text_encoder() const { return *text_encoder_; }
@@ -71,8 +74,7 @@ class ModelSession {
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
-  HostDevice device_;
-  std::unique_ptr<Ops> ops_;
+  Backend backend_;
   ModelFiles files_;
   WordPiece tokenizer_;
   BertConfig bert_;

@@ -216,10 +216,8 @@ void add_output_flags(CommandLine& line, TrainingArguments& a) {
 
 void add_run_flags(CommandLine& line, TrainingArguments& a) {
   const char* group = "Running";
-  line.app()
-      .add_option("--device", a.device, "auto or cpu")
-      ->check(CLI::IsMember({"auto", "cpu"}))
-      ->capture_default_str()
+  line.add_boolean("--tf32", a.model.tf32,
+                   "Let a GPU round the operands of float32 matrix products to 10 bits of mantissa")
       ->group(group);
   line.add_boolean("--dry_run", a.dry_run,
                    "Check everything, print the plan of steps and memory, and exit")

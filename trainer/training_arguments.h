@@ -67,7 +67,6 @@ struct TrainingArguments {
   int64_t save_total_limit = 0;  // 0: all checkpoints are kept
 
   // running
-  std::string device = "auto";
   bool dry_run = false;
 };
 

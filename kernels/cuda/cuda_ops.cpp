@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_ops.h"
 
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/cublas_lt.h"
 
 namespace maxim {
@@ -14,6 +15,18 @@ void CudaOps::count(const KernelPlan& plan) {
   ++count.launches;
   count.bytes += plan.bytes;
   count.flops += plan.flops;
+}
+
+std::string why_no_gpu() {
+  std::string reason;
+  cuda_device_count(&reason);
+  return reason;
+}
+
+Backend make_cuda_backend(int index, bool tf32) {
+  auto device = std::make_unique<CudaDevice>(index);
+  auto ops = std::make_unique<CudaOps>(*device, tf32);
+  return {std::move(device), std::move(ops)};
 }
 
 }  // namespace maxim

@@ -1,0 +1,22 @@
+// The backends of this build: a device and the operations on it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/ops.h"
+#include "runtime/device.h"
+
+namespace maxim {
+
+struct Backend {
+  std::unique_ptr<Device> device;  // outlives the operations
+  std::unique_ptr<Ops> ops;
+};
+
+// `name`: "cpu", "cuda" (the first GPU; CUDA_VISIBLE_DEVICES chooses), or "auto": a GPU if there is
+// one, else the CPU, which a build with CUDA says in one line. `tf32`: f32 matrix products of a GPU
+// may round their operands to TF32. Throws InputError when there is no such backend or GPU.
+Backend make_backend(const std::string& name, bool tf32);
+
+}  // namespace maxim
