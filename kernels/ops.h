@@ -4,10 +4,15 @@
 //
 // Conventions. Tensors are row-major views of device memory. T packed rows (tokens), S sequences,
 // H hidden, A heads, d = H / A head dimension (32 or 64), I intermediate, D embedding width,
-// Nq / Nd queries / documents, Tq / Td their scored tokens. Gradients are `d_` + name. Floats are
-// f32. An operation writes all of its outputs unless it says "+=". Rows are packed: no operation
+// Nq / Nd queries / documents, Tq / Td their scored tokens. Gradients are `d_` + name. An
+// operation writes all of its outputs unless it says "+=". Rows are packed: no operation
 // ever reads or writes a padded row, and zero rows are legal everywhere. Every reduction has a
 // fixed order, so equal inputs give equal bits. Outputs may not alias inputs unless it is said.
+//
+// Floats. Activations, their gradients, token vectors, and the weights and biases of matrix
+// products are of one type in a call: f32, or on a GPU bf16 or f16. All else is f32: LayerNorm's
+// gamma and beta, embedding tables, means, deviations, log-sum-exps, norms, scores, gradients of
+// token vectors and of weights, the optimizer's state. Sums are f32.
 #pragma once
 
 #include <cstdint>
@@ -131,7 +136,16 @@ struct CrossEntropy {
   Tensor scores;    // [Nq, Nd] in
   Tensor targets;   // i32 [Nq]: the positive's column t(i)
   float temperature = 1;
-  float scale = 1;  // 1 / queries of the global step for the mean
+  float scale = 1;         // 1 / queries of the global step for the mean
+  Tensor loss_scale = {};  // see LossScale: d_scores, but not the loss, is multiplied; absent: 1
+};
+
+// Dynamic loss scaling (Micikevicius et al. 2018) on the device: f32 [2], the scale and the steps
+// since it changed. cross_entropy multiplies by it, adamw divides by it, halves it when the norm is
+// not finite, and doubles it after kInterval finite steps in a row, as torch's GradScaler does.
+struct LossScale {
+  static constexpr float kInitial = 65536, kGrowth = 2, kBackoff = 0.5f;
+  static constexpr int kInterval = 2000;
 };
 
 // One range of the flat parameter buffer with its own rates.
@@ -143,11 +157,14 @@ struct AdamWGroup {
 
 struct AdamW {
   Tensor parameters, gradients, m, v;  // f32 [P], P elements each
-  Tensor gradient_square_sum;          // f32 [1] in: squared global norm, from square_sum
-  Tensor counters;  // i64 [2] in/out: updates applied, updates skipped (norm not finite)
+  Tensor gradient_square_sum;  // f32 [1] in: squared global norm, from square_sum; out: without
+                               // the loss scale
+  Tensor counters;             // i64 [2] in/out: updates applied, updates skipped (norm not finite)
   const AdamWGroup* groups =
       nullptr;  // host memory; ascending, disjoint; elements outside of all are not touched
   int64_t group_count = 0;
+  Tensor copy = {};        // bf16 or f16 [P] out: the new parameters rounded, or absent
+  Tensor loss_scale = {};  // see LossScale; absent: 1
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
   float max_grad_norm =
       1;  // gradients are multiplied by min(1, max / (norm + 1e-6)); 0: not clipped
@@ -186,6 +203,9 @@ class Ops {
 
   virtual void attention_forward(const AttentionForward& args, const Sequences& sequences) = 0;
   virtual void attention_backward(const AttentionBackward& args, const Sequences& sequences) = 0;
+
+  // y = x in y's float type, rounded to nearest.
+  virtual void convert(const Tensor& y, const Tensor& x) = 0;
 
   // y[i] = x[rows[i]]; rows i32, ascending.
   virtual void gather_rows(const Tensor& y, const Tensor& x, const Tensor& rows) = 0;

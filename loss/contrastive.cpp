@@ -78,7 +78,7 @@ void ContrastiveLoss::run(const ContrastiveBatch& batch, float scale, const Tens
   const int64_t query_tokens = batch.queries.rows(), tokens = all_offsets_.back();
   Tensor all = batch.documents, d_all = d_documents;
   if (gathers()) {
-    all = arena.take(DType::f32, tokens, width, "gathered documents");
+    all = arena.take(batch.documents.dtype(), tokens, width, "gathered documents");
     d_all = arena.take(DType::f32, tokens, width, "gradients of gathered documents");
     communicator_.all_gather(all, batch.documents, tokens_of_rank_);
   }
@@ -95,7 +95,8 @@ void ContrastiveLoss::run(const ContrastiveBatch& batch, float scale, const Tens
                       .scores = scores,
                       .targets = to_device(device, arena, targets_, "targets"),
                       .temperature = settings_.temperature,
-                      .scale = scale});
+                      .scale = scale,
+                      .loss_scale = loss_scale_});
   ops_.maxsim_backward_queries(d_queries, scores, winners, queries, candidates);
   ops_.maxsim_backward_documents(d_all, scores, winners, queries, candidates);
   if (gathers()) communicator_.reduce_scatter(d_documents, d_all, tokens_of_rank_);

@@ -42,6 +42,8 @@ class ContrastiveLoss {
   // written. All ranks call it together when gathering, also those without rows.
   void run(const ContrastiveBatch& batch, float scale, const Tensor& loss, const Tensor& d_queries,
            const Tensor& d_documents, Arena& arena);
+  // From now on gradients, but not the loss, are multiplied by this; see kernels' LossScale.
+  void set_loss_scale(const Tensor& loss_scale) { loss_scale_ = loss_scale; }
   // Arena bytes for at most these numbers on one rank.
   int64_t arena_bytes(int64_t queries, int64_t query_tokens, int64_t documents,
                       int64_t document_tokens, int64_t embedding_size) const;
@@ -53,6 +55,7 @@ class ContrastiveLoss {
   Ops& ops_;
   Communicator& communicator_;
   ContrastiveSettings settings_;
+  Tensor loss_scale_;
   // Of the micro-batch at hand; members keep their capacity.
   std::vector<int32_t> lengths_, all_lengths_;  // tokens of each own document, of each candidate
   std::vector<int32_t> all_offsets_;            // [candidates + 1]

@@ -12,7 +12,7 @@ Colbert::Colbert(Ops& ops, const BertConfig& bert, int64_t embedding_size, Param
       bert_(bert),
       embedding_size_(embedding_size),
       encoder_(ops, bert, parameters),
-      projection_(parameters.value(kProjection)) {
+      projection_(parameters.weight_span(kProjection, 1)) {
   MAXIM_CHECK(projection_.rows() == embedding_size, "the projection has {} rows, expected {}",
               projection_.rows(), embedding_size);
   if (!parameters.gradients().absent()) d_projection_ = parameters.gradient(kProjection);
@@ -21,9 +21,10 @@ Colbert::Colbert(Ops& ops, const BertConfig& bert, int64_t embedding_size, Param
 Tensor Colbert::forward(const Sequences& sequences, const StepDropout& dropout, bool keep,
                         Arena& arena) {
   const int64_t scored = sequences.scored();
-  const Tensor vectors = arena.take(DType::f32, scored, embedding_size_, "token vectors");
+  const DType type = projection_.dtype();
+  const Tensor vectors = arena.take(type, scored, embedding_size_, "token vectors");
   const auto compute = [&] {
-    hidden_ = arena.take(DType::f32, scored, bert_.hidden_size, "hidden states of scored rows");
+    hidden_ = arena.take(type, scored, bert_.hidden_size, "hidden states of scored rows");
     norm_ = arena.take(DType::f32, scored, "norms of token vectors");
     encoder_.forward(hidden_, sequences, dropout, keep, arena);
     ops_.gemm({.c = vectors, .a = hidden_, .b = projection_, .transpose_b = true});
@@ -42,7 +43,11 @@ Tensor Colbert::forward(const Sequences& sequences, const StepDropout& dropout, 
 void Colbert::backward(const Tensor& d_vectors, Arena& arena) {
   MAXIM_CHECK(!vectors_.absent(),
               "no activations: call forward with keep first, once for each backward");
-  const Tensor& d_projected = d_vectors;  // in place
+  const Arena::Mark scratch_ends(arena);
+  const Tensor d_projected =  // in place where the types are equal
+      vectors_.dtype() == DType::f32
+          ? d_vectors
+          : arena.take(vectors_.dtype(), vectors_.rows(), vectors_.cols(), "projection gradients");
   ops_.normalize_backward(d_projected, d_vectors, vectors_, norm_);
   ops_.gemm({.c = d_projection_,
              .a = d_projected,
@@ -56,8 +61,10 @@ void Colbert::backward(const Tensor& d_vectors, Arena& arena) {
 }
 
 int64_t Colbert::arena_bytes(const BatchLimits& limits, bool keep) const {
-  return Arena::bytes_of(DType::f32, limits.scored * embedding_size_) +
-         Arena::bytes_of(DType::f32, limits.scored * bert_.hidden_size) +
+  const DType type = projection_.dtype();
+  const int64_t vectors = Arena::bytes_of(type, limits.scored * embedding_size_);
+  const int64_t d_projected = keep && type != DType::f32 ? vectors : 0;
+  return vectors + d_projected + Arena::bytes_of(type, limits.scored * bert_.hidden_size) +
          Arena::bytes_of(DType::f32, limits.scored) + encoder_.arena_bytes(limits.tokens, keep);
 }
 

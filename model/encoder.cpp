@@ -21,6 +21,7 @@ Encoder::Encoder(Ops& ops, const BertConfig& config, const Parameters& parameter
     : ops_(ops),
       parameters_(parameters),
       config_(config),
+      type_(parameters.compute_type()),
       embedding_norm_(parameters, "embeddings.LayerNorm") {
   for (int64_t l = 0; l < config.num_hidden_layers; ++l)
     layers_.emplace_back(ops, config, parameters, l);
@@ -28,7 +29,7 @@ Encoder::Encoder(Ops& ops, const BertConfig& config, const Parameters& parameter
 }
 
 SavedNorm Encoder::take_norm(int64_t tokens, Arena& arena) const {
-  return {arena.take(DType::f32, tokens, config_.hidden_size, "LayerNorm's input"),
+  return {arena.take(type_, tokens, config_.hidden_size, "LayerNorm's input"),
           arena.take(DType::f32, tokens, "LayerNorm's means"),
           arena.take(DType::f32, tokens, "LayerNorm's deviations")};
 }
@@ -36,11 +37,11 @@ SavedNorm Encoder::take_norm(int64_t tokens, Arena& arena) const {
 SavedLayer Encoder::take_layer(int64_t tokens, Arena& arena) const {
   const int64_t hidden = config_.hidden_size;
   SavedLayer saved;
-  saved.qkv = arena.take(DType::f32, tokens, 3 * hidden, "queries, keys and values");
-  saved.attention = arena.take(DType::f32, tokens, hidden, "attention");
+  saved.qkv = arena.take(type_, tokens, 3 * hidden, "queries, keys and values");
+  saved.attention = arena.take(type_, tokens, hidden, "attention");
   saved.log_sum_exp =
       arena.take(DType::f32, tokens, config_.num_attention_heads, "attention's log-sum-exp");
-  saved.h = arena.take(DType::f32, tokens, config_.intermediate_size, "feed-forward input");
+  saved.h = arena.take(type_, tokens, config_.intermediate_size, "feed-forward input");
   saved.attention_norm = take_norm(tokens, arena);
   saved.output_norm = take_norm(tokens, arena);
   return saved;
@@ -51,9 +52,9 @@ int64_t Encoder::wide_columns() const {
 }
 
 LayerScratch Encoder::take_scratch(int64_t tokens, Arena& arena) const {
-  return {arena.take(DType::f32, tokens, wide_columns(), "wide working memory"),
-          arena.take(DType::f32, tokens, config_.hidden_size, "working memory"),
-          arena.take(DType::f32, tokens, config_.hidden_size, "working memory")};
+  return {arena.take(type_, tokens, wide_columns(), "wide working memory"),
+          arena.take(type_, tokens, config_.hidden_size, "working memory"),
+          arena.take(type_, tokens, config_.hidden_size, "working memory")};
 }
 
 // Where inference keeps what a backward pass would need. Each tensor lies where nothing that is
@@ -75,12 +76,15 @@ SavedLayer Encoder::saved_in_scratch(const LayerScratch& scratch, Arena& arena) 
 }
 
 int64_t Encoder::arena_bytes(int64_t tokens, bool keep) const {
-  const auto bytes = [&](int64_t columns) { return Arena::bytes_of(DType::f32, tokens * columns); };
+  const auto bytes = [&](int64_t columns) { return Arena::bytes_of(type_, tokens * columns); };
+  const auto floats = [&](int64_t columns) {
+    return Arena::bytes_of(DType::f32, tokens * columns);
+  };
   const int64_t hidden = config_.hidden_size, heads = config_.num_attention_heads;
   const int64_t scratch = bytes(wide_columns()) + 2 * bytes(hidden);
-  if (!keep) return scratch + 2 * bytes(1) + bytes(heads);
-  const int64_t norm = bytes(hidden) + 2 * bytes(1);
-  const int64_t layer = bytes(3 * hidden) + bytes(hidden) + bytes(heads) +
+  if (!keep) return scratch + 2 * floats(1) + floats(heads);
+  const int64_t norm = bytes(hidden) + 2 * floats(1);
+  const int64_t layer = bytes(3 * hidden) + bytes(hidden) + floats(heads) +
                         bytes(config_.intermediate_size) + 2 * norm;
   return scratch + norm + config_.num_hidden_layers * layer;
 }

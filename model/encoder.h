@@ -58,6 +58,7 @@ class Encoder {
   Ops& ops_;
   const Parameters& parameters_;
   BertConfig config_;
+  DType type_;  // of activations
   LayerNormWeights embedding_norm_;
   std::vector<EncoderLayer> layers_;
 

@@ -30,8 +30,8 @@ Tensor LayerScratch::part(int64_t skip, int64_t columns) const {
 }
 
 EncoderLayer::Linear::Linear(const Parameters& parameters, const std::string& first, int64_t parts)
-    : weight(parameters.value_span(first + ".weight", parts)),
-      bias(parameters.value_span(first + ".bias", parts)) {
+    : weight(parameters.weight_span(first + ".weight", parts)),
+      bias(parameters.weight_span(first + ".bias", parts)) {
   if (parameters.gradients().absent()) return;
   d_weight = parameters.gradient_span(first + ".weight", parts);
   d_bias = parameters.gradient_span(first + ".bias", parts);

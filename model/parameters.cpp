@@ -90,12 +90,16 @@ std::vector<Parameter> parameter_layout(const BertConfig& config, int64_t embedd
 }
 
 Parameters::Parameters(Device& device, const BertConfig& config, int64_t embedding_size,
-                       bool with_gradients) {
+                       bool with_gradients, DType compute_type) {
   Layout layout = layout_of(config, embedding_size);
   list_ = std::move(layout.list);
   elements_ = layout.elements;
   values_ = DeviceTensor(device, DType::f32, elements_, "weights");
   device.zero(values_.view());
+  if (compute_type != DType::f32) {
+    copy_ = DeviceTensor(device, compute_type, elements_, "16-bit weights");
+    device.zero(copy_.view());
+  }
   if (!with_gradients) return;
   gradients_ = DeviceTensor(device, DType::f32, elements_, "gradients");
   device.zero(gradients_.view());
@@ -116,8 +120,8 @@ Tensor Parameters::gradient(const std::string& name) const {
   return view_of(gradients(), list_[index_of(list_, name)]);
 }
 
-Tensor Parameters::value_span(const std::string& first, int64_t parts) const {
-  return span_of(values(), list_, first, parts);
+Tensor Parameters::weight_span(const std::string& first, int64_t parts) const {
+  return span_of(copy().absent() ? values() : copy(), list_, first, parts);
 }
 
 Tensor Parameters::gradient_span(const std::string& first, int64_t parts) const {

@@ -27,22 +27,29 @@ std::vector<Parameter> parameter_layout(const BertConfig& config, int64_t embedd
 
 class Parameters {
  public:
-  Parameters(Device& device, const BertConfig& config, int64_t embedding_size, bool with_gradients);
+  // `compute_type` is what matrix products multiply: f32, or bf16 or f16 beside the f32 weights.
+  Parameters(Device& device, const BertConfig& config, int64_t embedding_size, bool with_gradients,
+             DType compute_type = DType::f32);
 
   const std::vector<Parameter>& list() const { return list_; }
   int64_t count() const;  // weights, gaps left out
   Tensor values() const { return values_.view(); }
   Tensor gradients() const { return gradients_.view(); }
+  // The 16-bit copy of values(), absent when compute_type is f32. Whoever changes the values renews
+  // it.
+  Tensor copy() const { return copy_.view(); }
+  DType compute_type() const { return copy().absent() ? DType::f32 : copy().dtype(); }
   Tensor value(const std::string& name) const;  // throws Error for an unknown name
   Tensor gradient(const std::string& name) const;
   // Rows of several adjacent parameters as one tensor: ("…query.weight", 3) -> [3H, H].
-  Tensor value_span(const std::string& first, int64_t parts) const;
+  // In the compute type.
+  Tensor weight_span(const std::string& first, int64_t parts) const;
   Tensor gradient_span(const std::string& first, int64_t parts) const;
 
  private:
   std::vector<Parameter> list_;
   int64_t elements_ = 0;
-  DeviceTensor values_, gradients_;
+  DeviceTensor values_, copy_, gradients_;
 };
 
 }  // namespace maxim

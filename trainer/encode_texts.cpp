@@ -122,7 +122,7 @@ EncodedTexts encode_texts(ModelSession& session, Communicator& communicator,
   encode_batches(session, communicator, texts, is_query, plan, 0,
                  [&](const std::vector<int64_t>&, const TokenVectors& vectors, Arena&) {
                    const int64_t rows = vectors.vectors.rows();
-                   device.copy(mine.slice(filled, filled + rows), vectors.vectors);
+                   session.ops().convert(mine.slice(filled, filled + rows), vectors.vectors);
                    filled += rows;
                  });
   communicator.all_gather(all, mine, parts);

@@ -68,8 +68,8 @@ ModelSession::ModelSession(const ModelOptions& options, bool with_gradients)
                                .do_query_expansion = config_.do_query_expansion,
                                .attend_to_expansion_tokens = config_.attend_to_expansion_tokens,
                                .skiplist_words = config_.skiplist_words});
-  parameters_ =
-      std::make_unique<Parameters>(device(), bert_, config_.embedding_size, with_gradients);
+  parameters_ = std::make_unique<Parameters>(device(), bert_, config_.embedding_size,
+                                             with_gradients, options.compute_type);
   files_.load(*parameters_, device(), options.seed);
   colbert_ = std::make_unique<Colbert>(ops(), bert_, config_.embedding_size, *parameters_);
   for (const auto* lines : {&files_.warnings(), &tokenizer_.warnings(), &text_encoder_->warnings()})
@@ -78,6 +78,7 @@ ModelSession::ModelSession(const ModelOptions& options, bool with_gradients)
 
 void ModelSession::broadcast(Communicator& communicator) {
   communicator.broadcast(parameters_->values(), 0);
+  if (!parameters_->copy().absent()) ops().convert(parameters_->copy(), parameters_->values());
 }
 
 void ModelSession::save(const std::string& directory) {
@@ -118,6 +119,9 @@ std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_
     if (session->on_gpu() && communicator.size() > 1)
       fail_input("--device {}: several ranks on GPUs are not supported yet; use --device cpu",
                  options.device);
+    if (!session->on_gpu() && options.compute_type != DType::f32)
+      fail_input("{} needs a GPU; this run is on the CPU",
+                 options.compute_type == DType::bf16 ? "--bf16" : "--fp16");
   });
   session->broadcast(communicator);
   for (const std::string& warning : session->warnings()) log_warning("{}", warning);

@@ -36,6 +36,7 @@ struct ModelOptions {
   uint64_t seed = 42;           // of a projection and prefix rows that the model does not have yet
   std::string device = "auto";  // see make_backend
   bool tf32 = false;
+  DType compute_type = DType::f32;  // of activations and matrix products; 16 bits need a GPU
 };
 
 class ModelSession {

@@ -52,12 +52,14 @@ std::vector<AdamWGroup> make_groups(const Parameters& parameters,
 
 }  // namespace
 
-Optimizer::Optimizer(Ops& ops, Parameters& parameters, const OptimizerSettings& settings)
+Optimizer::Optimizer(Ops& ops, Parameters& parameters, const OptimizerSettings& settings,
+                     const Tensor& loss_scale)
     : ops_(ops),
       parameters_(parameters),
       settings_(settings),
       groups_(make_groups(parameters, settings)),
       scaled_(groups_),
+      loss_scale_(loss_scale),
       m_(ops.device(), DType::f32, parameters.values().size(), "first moments"),
       v_(ops.device(), DType::f32, parameters.values().size(), "second moments"),
       counters_(ops.device(), DType::i64, 2, "optimizer counters") {
@@ -78,6 +80,8 @@ void Optimizer::step(double factor, const Tensor& gradient_square_sum) {
               .counters = counters_.view(),
               .groups = scaled_.data(),
               .group_count = static_cast<int64_t>(scaled_.size()),
+              .copy = parameters_.copy(),
+              .loss_scale = loss_scale_,
               .beta1 = settings_.beta1,
               .beta2 = settings_.beta2,
               .epsilon = settings_.epsilon,

@@ -23,8 +23,10 @@ struct OptimizerSettings {
 
 class Optimizer {
  public:
-  // Throws InputError for a broken expression and for one that matches no parameter.
-  Optimizer(Ops& ops, Parameters& parameters, const OptimizerSettings& settings);
+  // `loss_scale`: as AdamW's; absent or f32 [2], kept up to date by step(). Throws InputError for a
+  // broken expression and for one that matches no parameter.
+  Optimizer(Ops& ops, Parameters& parameters, const OptimizerSettings& settings,
+            const Tensor& loss_scale = {});
 
   void zero_gradients();
   // Updates all parameters with their rate times `factor`, from gradients that are summed over the
@@ -38,6 +40,7 @@ class Optimizer {
   Parameters& parameters_;
   OptimizerSettings settings_;
   std::vector<AdamWGroup> groups_, scaled_;
+  Tensor loss_scale_;
   DeviceTensor m_, v_, counters_;
 };
 

@@ -168,7 +168,7 @@ DocumentIndex::DocumentIndex(ModelSession& session, Communicator& communicator,
                                    .longest = vectors.longest};
                    row += tile.rows;
                    offset += vectors.offsets.rows();
-                   device.copy(all.slice(tile.first_row, row), vectors.vectors);
+                   session.ops().convert(all.slice(tile.first_row, row), vectors.vectors);
                    device.copy(offsets_.view().slice(tile.first_offset, offset), vectors.offsets);
                    tiles_.push_back(tile);
                  });

@@ -36,6 +36,14 @@ void rebase(std::vector<int32_t>& out, const std::vector<int32_t>& offsets, int6
   for (int64_t i = begin; i <= end; ++i) out.push_back(offsets[i] - offsets[begin]);
 }
 
+DeviceTensor make_loss_scale(ModelSession& session) {
+  if (session.parameters().compute_type() != DType::f16) return {};
+  DeviceTensor scale(session.device(), DType::f32, 2, "loss scale");
+  const float start[] = {LossScale::kInitial, 0};
+  session.device().copy_in(scale.view(), start);
+  return scale;
+}
+
 }  // namespace
 
 TrainStep::TrainStep(ModelSession& session, Communicator& communicator,
@@ -43,12 +51,14 @@ TrainStep::TrainStep(ModelSession& session, Communicator& communicator,
     : session_(session),
       communicator_(communicator),
       settings_(settings),
-      optimizer_(session.ops(), session.parameters(), settings.optimizer),
+      loss_scale_(make_loss_scale(session)),
+      optimizer_(session.ops(), session.parameters(), settings.optimizer, loss_scale_.view()),
       loss_(session.ops(), communicator, settings.loss),
       arena_(session.device(), step_arena_bytes(session, loss_, settings), "step memory"),
       losses_(session.device(), DType::f32, settings.metrics_capacity, "losses"),
       square_sum_(session.device(), DType::f32, 1, "gradient norm") {
   session.device().zero(losses_.view());
+  loss_.set_loss_scale(loss_scale_.view());
 }
 
 void TrainStep::run(const LoadedStep& batches, int64_t step, double factor) {
@@ -101,7 +111,7 @@ StepMetrics TrainStep::read_metrics() {
 
 std::vector<std::pair<std::string, int64_t>> TrainStep::memory_plan() const {
   const int64_t parameters = session_.parameters().values().bytes();
-  return {{"parameters", parameters},
+  return {{"parameters", parameters + session_.parameters().copy().bytes()},
           {"gradients", parameters},
           {"optimizer state", 2 * parameters},
           {"step memory (largest batch)", arena_.capacity()}};

@@ -50,6 +50,7 @@ class TrainStep {
   ModelSession& session_;
   Communicator& communicator_;
   TrainStepSettings settings_;
+  DeviceTensor loss_scale_;  // with fp16 only
   Optimizer optimizer_;
   ContrastiveLoss loss_;
   Arena arena_;

@@ -216,6 +216,11 @@ void add_output_flags(CommandLine& line, TrainingArguments& a) {
 
 void add_run_flags(CommandLine& line, TrainingArguments& a) {
   const char* group = "Running";
+  line.add_boolean("--bf16", a.bf16,
+                   "Compute in bfloat16 on a GPU; weights, optimizer state and sums stay float32")
+      ->group(group);
+  line.add_boolean("--fp16", a.fp16, "As --bf16 with float16 and dynamic loss scaling")
+      ->group(group);
   line.add_boolean("--tf32", a.model.tf32,
                    "Let a GPU round the operands of float32 matrix products to 10 bits of mantissa")
       ->group(group);
@@ -252,6 +257,7 @@ void check_training_arguments(const TrainingArguments& a) {
     fail_input("--max_bad_rows {} needs --bad_rows skip", a.max_bad_rows);
   if (a.adam_beta1 >= 1 || a.adam_beta2 >= 1) fail_input("--adam_beta1 and --adam_beta2: below 1");
   if (a.max_steps == 0) fail_input("--max_steps 0: expected at least 1, or -1 for whole epochs");
+  if (a.bf16 && a.fp16) fail_input("--bf16 and --fp16 exclude each other");
   if (a.output_dir.empty()) fail_input("--output_dir is empty");
   parse_learning_rate_mapping(a.learning_rate_mapping);
 }

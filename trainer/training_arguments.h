@@ -67,6 +67,8 @@ struct TrainingArguments {
   int64_t save_total_limit = 0;  // 0: all checkpoints are kept
 
   // running
+  bool bf16 = false, fp16 = false;
+  DType compute_type() const { return bf16 ? DType::bf16 : fp16 ? DType::f16 : DType::f32; }
   bool dry_run = false;
 };
 

@@ -136,7 +136,9 @@ void TrainingRun::open_data() {
 
 void TrainingRun::open_model() {
   const Timer timer;
-  session_ = maxim::open_model(args_.model, /*with_gradients=*/true, comm_);
+  ModelOptions options = args_.model;
+  options.compute_type = args_.compute_type();
+  session_ = maxim::open_model(options, /*with_gradients=*/true, comm_);
   log_info("model: {:.1f} M parameters, in {:.1f} s",
            static_cast<double>(session_->parameters().count()) / 1e6, timer.seconds());
 }

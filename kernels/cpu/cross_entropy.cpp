@@ -53,11 +53,13 @@ void CpuOps::cross_entropy(const CrossEntropy& args) {
   for (int64_t i = 0; i < rows; ++i)
     MAXIM_CHECK(0 <= targets[i] && targets[i] < columns, "target {} of row {} in {} columns",
                 targets[i], i, columns);
+  float gradient_scale = args.scale / args.temperature;
+  if (!args.loss_scale.absent()) gradient_scale *= *args.loss_scale.as<float>();
   double* row_losses = sums_.doubles(std::max(rows, kLeastScratchRows), "losses of the rows");
 #pragma omp parallel for schedule(static)
   for (int64_t i = 0; i < rows; ++i)
     row_losses[i] = row_loss(d_scores + i * columns, scores + i * columns, columns, targets[i],
-                             args.temperature, args.scale / args.temperature);
+                             args.temperature, gradient_scale);
   double sum = 0;
   for (int64_t i = 0; i < rows; ++i) sum += row_losses[i];
   *args.loss.as<float>() += static_cast<float>(args.scale * sum);

@@ -1,4 +1,4 @@
-// The rows that take part in scoring: out of all rows before the projection, back into all rows
+// Copies of rows. The rows that take part in scoring: out of all rows before the projection, back into all rows
 // after it. Each byte is read and written once: scatter_rows zeroes only the rows between.
 #include <cstring>
 
@@ -21,6 +21,11 @@ void check_rows(const Tensor& few, const Tensor& all, const Tensor& rows) {
 }
 
 }  // namespace
+
+void CpuOps::convert(const Tensor& y, const Tensor& x) {
+  MAXIM_CHECK(y.size() == x.size(), "{} elements into {}", x.size(), y.size());
+  if (!x.empty()) std::memcpy(y.as<float>(), x.as<float>(), x.bytes());
+}
 
 void CpuOps::gather_rows(const Tensor& y, const Tensor& x, const Tensor& rows) {
   check_rows(y, x, rows);

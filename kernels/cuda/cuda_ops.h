@@ -60,6 +60,7 @@ class CudaOps final : public Ops {
                      const Tensor& h) override;
   void attention_forward(const AttentionForward& args, const Sequences& sequences) override;
   void attention_backward(const AttentionBackward& args, const Sequences& sequences) override;
+  void convert(const Tensor& y, const Tensor& x) override;
   void gather_rows(const Tensor& y, const Tensor& x, const Tensor& rows) override;
   void scatter_rows(const Tensor& x, const Tensor& y, const Tensor& rows) override;
   void normalize_forward(const Tensor& y, const Tensor& norm, const Tensor& x) override;

@@ -239,6 +239,8 @@ std::vector<BadInput> bad_inputs() {
       {"output that cannot be", {"--output_dir", "/proc/nope/out"}, {"/proc/nope/out"}, ""},
       {"max_bad_rows without skip", {"--max_bad_rows", "3"}, {"bad_rows"}, ""},
       {"no device", {"--device", "tpu"}, {"device"}, ""},
+      {"16 bits on the CPU", {"--bf16", "--device", "cpu"}, {"--bf16", "GPU"}, ""},
+      {"two 16-bit types", {"--bf16", "--fp16"}, {"--bf16", "--fp16"}, ""},
       {"row with too few columns", {}, {"rows.tsv:5"}, good + "query\n"},
       {"row with too many columns", {}, {"rows.tsv:5"}, good + "a\tb\tc\td\n"},
       {"empty line", {}, {"rows.tsv:5"}, good + "\n" + good},

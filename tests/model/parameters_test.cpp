@@ -44,7 +44,7 @@ TEST_CASE("views by name, and of adjacent parameters", "[parameters]") {
   HostDevice device;
   const Parameters parameters(device, small_bert(), 24, true);
   const std::string self = "encoder.layer.1.attention.self.";
-  const Tensor qkv = parameters.value_span(self + "query.weight", 3);
+  const Tensor qkv = parameters.weight_span(self + "query.weight", 3);
   CHECK(qkv.rows() == 192);
   CHECK(qkv.cols() == 64);
   CHECK(qkv.slice(64, 128).data() == parameters.value(self + "key.weight").data());
@@ -55,7 +55,7 @@ TEST_CASE("views by name, and of adjacent parameters", "[parameters]") {
   CHECK(parameters.value("embeddings.LayerNorm.weight").rank() == 1);
   require_message<Error>([&] { parameters.value("pooler.dense.bias"); },
                          {"no parameter pooler.dense.bias"});
-  require_message<Error>([&] { parameters.value_span(self + "value.weight", 2); },
+  require_message<Error>([&] { parameters.weight_span(self + "value.weight", 2); },
                          {"are not adjacent"});
   const Parameters frozen(device, small_bert(), 24, false);
   CHECK(frozen.gradients().absent());
