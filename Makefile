@@ -1,5 +1,6 @@
 # Maxim. `make` builds the four programs, `make test` proves them, `make demo` shows them.
-# Knobs: DEBUG=1 (no optimisation), SANITIZE=address|undefined|thread, MARCH=native|x86-64-v3|… (instruction set).
+# Knobs: DEBUG=1 (no optimisation), SANITIZE=address|undefined|thread, MARCH=native|x86-64-v3|… (instruction set),
+# CUDA=0|1 (1 where nvcc is), ARCH=80,90a,… (GPU architectures).
 
 CXX := g++
 MARCH ?= native
@@ -11,14 +12,33 @@ PROGRAMS := train evaluate encode search
 DEMO_PROGRAMS = $(BUILD)/demo/wordnet $(BUILD)/demo/bm25
 ROOMS := runtime kernels comm model loss data trainer
 
-CPPFLAGS = -I. -MMD -MP -DFMT_SHARED -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DOMPI_SKIP_MPICXX $(MPI_CFLAGS)
+# The CUDA backend is built where nvcc is. libcudart finds the driver when it runs, so the programs start without one.
+NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+CUDA ?= $(if $(NVCC),1,0)
+ifeq ($(CUDA),1)
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+comma := ,
+# Of 8.0, 9.0 and 10.0 what this nvcc knows; and PTX, from which the driver makes code for later GPUs.
+ARCH ?= $(subst $() ,$(comma),$(strip $(foreach a,80 90 100,$(if $(filter compute_$(a),$(shell $(NVCC) --list-gpu-arch)),$(a:%0=%0$(if $(filter-out 80,$(a)),a))))))
+NVCCFLAGS = -std=c++20 -O3 -lineinfo $(foreach a,$(subst $(comma), ,$(ARCH)),-gencode arch=compute_$(a),code=sm_$(a)) \
+            -gencode arch=compute_80,code=compute_80 -Xcompiler -Wall,-Wextra -Werror all-warnings
+CUDA_FLAGS := -isystem $(CUDA_HOME)/include
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart
+endif
+
+CPPFLAGS = -I. -MMD -MP -DMAXIM_CUDA=$(CUDA) -DFMT_SHARED -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DOMPI_SKIP_MPICXX $(CUDA_FLAGS) $(MPI_CFLAGS)
 # -Wno-restrict: GCC 12 sees overlap in "text" + std::string (its bug 105651).
 CXXFLAGS = -std=c++20 -march=$(MARCH) -fopenmp -g -Wall -Wextra -Werror -Wno-restrict $(if $(DEBUG),-O0,-O3) \
            $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
-LDLIBS = -lspdlog -lfmt -lz -lutf8proc $(MPI_LIBS) -ldl -lpthread
+LDLIBS = -lspdlog -lfmt -lz -lutf8proc $(MPI_LIBS) $(CUDA_LIBS) -ldl -lpthread
 
-objects = $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard $(addsuffix /*.cpp,$(1))))
-LIBRARY := $(call objects,$(ROOMS) kernels/cpu)
+objects_of = $(patsubst %,$(BUILD)/%.o,$(basename $(1)))
+objects = $(call objects_of,$(wildcard $(addsuffix /*.cpp,$(1))))
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cpp kernels/cuda/*.cu runtime/cuda*.cpp)
+LIBRARY := $(filter-out $(call objects_of,$(CUDA_SOURCES)),$(call objects,$(ROOMS) kernels/cpu))
+ifeq ($(CUDA),1)
+LIBRARY += $(call objects_of,$(CUDA_SOURCES))
+endif
 TEST_ROOMS := $(addprefix tests/,$(ROOMS) reference)  # one binary; the others have their own
 
 .PHONY: all test emulated demo demo-offline format clean deps
@@ -35,21 +55,36 @@ $(BUILD)/tests/mpi_tests: $(BUILD)/tests/run_catch.o $(call objects,tests/mpi te
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/program_tests: $(call objects,tests tests/apps tests/demo) $(LIBRARY)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/%.o: %.cpp
+$(BUILD)/%.o: %.cpp $(BUILD)/cuda-$(CUDA)
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c -o $@ $<
+# fmt 9 takes constexpr away from nvcc, and then its own checks of formats do not compile.
+$(BUILD)/%.o: %.cu $(BUILD)/cuda-$(CUDA)
+	@mkdir -p $(@D)
+	$(NVCC) -I. -MMD -MP -DMAXIM_CUDA=1 -DFMT_SHARED -DFMT_USE_CONSTEXPR=1 $(NVCCFLAGS) -c -o $@ $<
+$(BUILD)/cuda-$(CUDA):  # all is built again when CUDA changes
+	@mkdir -p $(@D); rm -f $(BUILD)/cuda-*; touch $@
 
 # CUDA without a GPU: g++ compiles the CUDA sources against the emulator's headers (tests/emulator/include).
 EMULATED := $(BUILD)/emulated
 emulated_objects = $(patsubst %,$(EMULATED)/%.o,$(basename $(1)))
 EMULATOR_TESTS := $(wildcard tests/emulator/*_test.cpp)
 EMULATOR := $(call emulated_objects,$(filter-out $(EMULATOR_TESTS),$(wildcard tests/emulator/*.cpp)))
-emulated: $(EMULATED)/tests/emulator_tests
+EMULATED_LIBRARY := $(EMULATOR) $(call emulated_objects,$(wildcard $(addsuffix /*.cpp,$(ROOMS) kernels/cpu)) \
+  $(filter-out runtime/%,$(CUDA_SOURCES)))
+$(EMULATED)/%: CUDA := 1
+$(EMULATED)/%: CUDA_FLAGS := -Itests/emulator/include
+$(EMULATED)/%: CUDA_LIBS := -lboost_context
+emulated: $(addprefix $(EMULATED)/,train tests/emulator_tests tests/unit_tests)
+$(EMULATED)/train: $(EMULATED)/apps/train.o $(EMULATED_LIBRARY)
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
+$(EMULATED)/tests/unit_tests: $(call emulated_objects,$(wildcard $(addsuffix /*.cpp,tests $(TEST_ROOMS)))) $(EMULATED_LIBRARY)
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(EMULATED)/tests/emulator_tests: $(call emulated_objects,tests/main tests/run_catch $(EMULATOR_TESTS)) $(EMULATOR)
-	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS) -lboost_context
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 define emulate
 	@mkdir -p $(@D)
-	$(CXX) -Itests/emulator/include -DMAXIM_CUDA=1 $(CPPFLAGS) $(CXXFLAGS) -Wno-unknown-pragmas -c -o $@ -x c++ $<
+	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -Wno-unknown-pragmas -c -o $@ -x c++ $<
 endef
 $(EMULATED)/%.o: %.cpp
 	$(emulate)
