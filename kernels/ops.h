@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -170,12 +171,22 @@ struct AdamW {
       1;  // gradients are multiplied by min(1, max / (norm + 1e-6)); 0: not clipped
 };
 
+// Launches of one kernel, with the least bytes and FLOPs that each needs.
+struct KernelCount {
+  int64_t launches = 0;
+  double bytes = 0, flops = 0;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
   virtual Device& device() = 0;
   // Name of the library that multiplies matrices and the kernel it chose, for the start record.
   virtual std::string gemm_library() const = 0;
+
+  // Work by kernel since the last reset. A GPU's backend counts; the CPU's map stays empty.
+  const std::map<std::string, KernelCount>& counts() const { return counts_; }
+  void reset_counts() { counts_.clear(); }
 
   // c = a b (+ bias), or c += a b.
   virtual void gemm(const GemmArgs& args) = 0;
@@ -243,6 +254,9 @@ class Ops {
   // on. Order: clip, p *= 1 - lr wd, moments, step. A step whose norm is not finite changes nothing
   // but counters[1].
   virtual void adamw(const AdamW& args) = 0;
+
+ protected:
+  std::map<std::string, KernelCount> counts_;
 };
 
 std::unique_ptr<Ops> make_cpu_ops(HostDevice& device);

@@ -9,7 +9,6 @@
 // are f32.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
 
@@ -21,12 +20,6 @@
 namespace maxim {
 
 class CublasLt;  // kernels/cuda/cublas_lt.h
-
-// Work by kernel since the last reset, as the plans declare it.
-struct KernelCount {
-  int64_t launches = 0;
-  double bytes = 0, flops = 0;
-};
 
 class CudaOps final : public Ops {
  public:
@@ -43,8 +36,6 @@ class CudaOps final : public Ops {
   Scratch& scratch() { return scratch_; }
 
   void count(const KernelPlan& plan);
-  const std::map<std::string, KernelCount>& counts() const { return counts_; }
-  void reset_counts() { counts_.clear(); }
 
   void gemm(const GemmArgs& args) override;
   void add_column_sums(const Tensor& out, const Tensor& x) override;
@@ -82,7 +73,6 @@ class CudaOps final : public Ops {
   CudaDevice& device_;
   Scratch scratch_{device_};
   std::unique_ptr<CublasLt> cublas_lt_;
-  std::map<std::string, KernelCount> counts_;
 };
 
 }  // namespace maxim

@@ -80,6 +80,11 @@ void CountingOps::attention_backward(const AttentionBackward& args, const Sequen
   ops_->attention_backward(args, sequences);
 }
 
+void CountingOps::convert(const Tensor& y, const Tensor& x) {
+  count("convert", x.rows());
+  ops_->convert(y, x);
+}
+
 void CountingOps::gather_rows(const Tensor& y, const Tensor& x, const Tensor& rows) {
   count("gather_rows", rows.rows());
   ops_->gather_rows(y, x, rows);

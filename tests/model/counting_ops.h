@@ -48,6 +48,7 @@ class CountingOps final : public maxim::Ops {
                          const maxim::Sequences& sequences) override;
   void attention_backward(const maxim::AttentionBackward& args,
                           const maxim::Sequences& sequences) override;
+  void convert(const maxim::Tensor& y, const maxim::Tensor& x) override;
   void gather_rows(const maxim::Tensor& y, const maxim::Tensor& x,
                    const maxim::Tensor& rows) override;
   void scatter_rows(const maxim::Tensor& x, const maxim::Tensor& y,
