@@ -11,7 +11,7 @@ ROOMS := runtime kernels comm model loss data trainer
 CPPFLAGS = -I. -MMD -MP -DFMT_SHARED -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DOMPI_SKIP_MPICXX $(MPI_CFLAGS)
 # -Wno-restrict: GCC 12 sees overlap in "text" + std::string (its bug 105651).
 CXXFLAGS = -std=c++20 -march=$(MARCH) -fopenmp -g -Wall -Wextra -Werror -Wno-restrict $(if $(DEBUG),-O0,-O3) \
-           $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+           $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -Wno-maybe-uninitialized)
 LDLIBS = -lspdlog -lfmt -lz -lutf8proc $(MPI_LIBS) -ldl -lpthread
 
 objects = $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard $(addsuffix /*.cpp,$(1))))
@@ -62,7 +62,7 @@ demo-offline: $(PROGRAMS) $(DEMO_PROGRAMS)
 build/minilm:  # the weights that the demo and some golden tests use
 	@bash demo/run.sh --model
 format:
-	clang-format -i $$(git ls-files '*.h' '*.cpp')
+	clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cuh' '*.cu')
 clean:
 	rm -rf build $(PROGRAMS)
 
