@@ -29,7 +29,7 @@ endif
 CPPFLAGS = -I. -MMD -MP -DMAXIM_CUDA=$(CUDA) -DFMT_SHARED -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DOMPI_SKIP_MPICXX $(CUDA_FLAGS) $(MPI_CFLAGS)
 # -Wno-restrict: GCC 12 sees overlap in "text" + std::string (its bug 105651).
 CXXFLAGS = -std=c++20 -march=$(MARCH) -fopenmp -g -Wall -Wextra -Werror -Wno-restrict $(if $(DEBUG),-O0,-O3) \
-           $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+           $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -Wno-maybe-uninitialized)
 LDLIBS = -lspdlog -lfmt -lz -lutf8proc $(MPI_LIBS) $(CUDA_LIBS) -ldl -lpthread
 
 objects_of = $(patsubst %,$(BUILD)/%.o,$(basename $(1)))
@@ -100,7 +100,7 @@ demo-offline: $(PROGRAMS) $(DEMO_PROGRAMS)
 build/minilm:  # the weights that the demo and some golden tests use
 	@bash demo/run.sh --model
 format:
-	clang-format -i $$(git ls-files '*.h' '*.cpp')
+	clang-format -i $$(git ls-files '*.h' '*.cpp' '*.cuh' '*.cu')
 clean:
 	rm -rf build $(PROGRAMS)
 

@@ -66,6 +66,7 @@ Fault::Fault(const std::string& text) : std::runtime_error(text) {
 #if defined(__SANITIZE_ADDRESS__)
 // AddressSanitizer calls this before its own report.
 extern "C" void __asan_on_error() {
-  std::fprintf(stderr, "emulated CUDA: in %s\n", maxim_emulated::running_location().c_str());
+  const std::string location = maxim_emulated::running_location();
+  if (!location.empty()) std::fprintf(stderr, "emulated CUDA: in %s\n", location.c_str());
 }
 #endif

@@ -49,16 +49,20 @@ void read_far(const float* in, float* out, int distance) {
 void write_far(float* out, int distance) {
   if (threadIdx.x == 3 && blockIdx.x == 2) out[distance] = 1;
 }
+#if defined(__SANITIZE_ADDRESS__)
+void write_at(float* out, int distance) { out[distance] = 1; }
+#else
+void overflow_stack(int* out) {
+  volatile int large[40000];
+  for (int i = 39999; i >= 0; i -= 100) large[i] = i;
+  *out = large[0];
+}
+#endif
 void read_shared(float* out, int byte) {
   out[threadIdx.x] = static_cast<float*>(maxim_emulated::dynamic_shared())[byte / 4];
 }
 void write_shared(int byte) {
   static_cast<volatile char*>(maxim_emulated::dynamic_shared())[byte] = 1;
-}
-void overflow_stack(int* out) {
-  volatile int large[40000];
-  for (int i = 39999; i >= 0; i -= 100) large[i] = i;
-  *out = large[0];
 }
 void trap() {
   if (threadIdx.x == 1) __trap();
@@ -128,7 +132,17 @@ TEST_CASE("after a fault the emulator goes on") {
   REQUIRE(counter.to_host()[0] == 192);
 }
 
-#if !defined(__SANITIZE_ADDRESS__)  // which stops the program itself, at once
+#if defined(__SANITIZE_ADDRESS__)
+TEST_CASE("AddressSanitizer stops at the first byte behind an allocation or shared memory") {
+  const DeviceBuffer<float> buffer(10);
+  const Shape one_thread = {.grid = 1, .block = 1, .shared_bytes = 1000};
+  const Outcome global = in_a_child([&] { fault_of(one_thread, write_at, buffer.data(), 10); });
+  require_words(global.errors,
+                {"kernel write_at, block (0, 0, 0), thread (0, 0, 0)", "AddressSan"});
+  const Outcome shared = in_a_child([&] { fault_of(one_thread, write_shared, 1000); });
+  require_words(shared.errors, {"kernel write_shared", "AddressSanitizer"});
+}
+#else
 TEST_CASE("what is written just behind an allocation is reported after the kernel") {
   const DeviceBuffer<float> buffer(10);
   require_words(fault_of({.grid = 4, .block = 32}, write_far, buffer.data(), 10),

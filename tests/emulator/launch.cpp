@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "emulated/emulator.h"
+#include "emulated/library.h"
 #include "emulated/runtime_api.h"
 #include "tests/emulator/device_heap.h"
 #include "tests/emulator/device_limits.h"
@@ -117,16 +118,26 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, std::fu
   int position = 0;
   for (const void* argument : arguments) {
     ++position;
-    if (argument != nullptr && !DeviceHeap::instance().reserved(argument) &&
-        !is_pinned(argument, 1))
-      throw Fault(
-          fmt::format("kernel {}: its argument {} is {}, which is neither device memory nor "
-                      "pinned",
-                      launch.name, position, argument));
+    if (argument == nullptr || DeviceHeap::instance().holds(argument, 0) || is_pinned(argument, 1))
+      continue;
+    throw Fault(fmt::format("kernel {}: its argument {} is neither device nor pinned memory: {}",
+                            launch.name, position, DeviceHeap::instance().describe(argument)));
   }
   Streams::instance().enqueue(config.stream, {.run = [launch = std::move(launch), declared] {
                                 count_launch(launch.name, thread_count(launch), declared);
                                 run_grid(launch);
+                              }});
+  return cudaSuccess;
+}
+
+cudaError_t enqueue_library_call(const char* name, cudaStream_t stream, std::function<void()> run) {
+  const auto lock = lock_device();
+  if (const cudaError_t error = Streams::instance().check(stream)) return answer(error);
+  Streams::instance().enqueue(stream,
+                              {.run = [name, declared = take_declared(), run = std::move(run)] {
+                                count_launch(name, 0, declared);
+                                run();
+                                DeviceHeap::instance().check_ends(name);
                               }});
   return cudaSuccess;
 }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "emulated/emulator.h"
+#include "emulated/library.h"
 #include "emulated/runtime_api.h"
 #include "tests/emulator/device_heap.h"
 #include "tests/emulator/host_memory.h"
@@ -81,6 +82,18 @@ std::function<void()> fill_work(void* to, int value, size_t bytes) {
 }
 
 }  // namespace
+
+void require_device_memory(const char* call, const void* address, size_t bytes) {
+  if (!DeviceHeap::instance().holds(address, bytes))
+    throw Fault(
+        fmt::format("{}: {} bytes at {}", call, bytes, DeviceHeap::instance().describe(address)));
+}
+
+void require_apart(const char* call, const void* in, const void* out, size_t bytes) {
+  const auto distance = static_cast<const char*>(in) - static_cast<const char*>(out);
+  if (static_cast<size_t>(std::abs(distance)) < bytes)
+    throw Fault(fmt::format("{}: an output overlaps its input", call));
+}
 
 bool is_pinned(const void* address, size_t bytes) {
   const char* first = static_cast<const char*>(address);

@@ -2,6 +2,8 @@
 // are exact here; the sizes of their errors on a GPU are the tests' business.
 #pragma once
 
+#include <math.h>  // CUDA has the names of <cmath> in the global namespace
+
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -51,9 +53,26 @@ inline long long max(long long a, long long b) { return a < b ? b : a; }
 inline unsigned long long max(unsigned long long a, unsigned long long b) { return a < b ? b : a; }
 inline float max(float a, float b) { return std::fmax(a, b); }
 
+// Loads and stores with a hint to the caches, which has no meaning here.
 template <class T>
 T __ldg(const T* address) {
   return *address;
+}
+template <class T>
+T __ldcs(const T* address) {
+  return *address;
+}
+template <class T>
+T __ldcg(const T* address) {
+  return *address;
+}
+template <class T>
+void __stcs(T* address, T value) {
+  *address = value;
+}
+template <class T>
+void __stcg(T* address, T value) {
+  *address = value;
 }
 
 namespace maxim_emulated {
