@@ -3,6 +3,9 @@
 
 CXX := g++
 MARCH ?= native
+ifeq ($(filter -j%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc)
+endif
 BUILD := build$(if $(SANITIZE),/$(SANITIZE))$(if $(DEBUG),/debug)
 PROGRAMS := train evaluate encode search
 DEMO_PROGRAMS = $(BUILD)/demo/wordnet $(BUILD)/demo/bm25
@@ -18,7 +21,7 @@ objects = $(patsubst %.cpp,$(BUILD)/%.o,$(wildcard $(addsuffix /*.cpp,$(1))))
 LIBRARY := $(call objects,$(ROOMS) kernels/cpu)
 TEST_ROOMS := $(addprefix tests/,$(ROOMS) reference)  # one binary; the others have their own
 
-.PHONY: all test emulated demo demo-offline bench format clean deps
+.PHONY: all test emulated demo demo-offline format clean deps
 .SECONDARY:
 all: $(PROGRAMS)
 

@@ -86,6 +86,7 @@ std::string OutputDirectory::checkpoint(int64_t step) const {
 
 void OutputDirectory::save_checkpoint(int64_t step, int64_t limit, int64_t keep,
                                       const std::function<void(const std::string&)>& write) {
+  if (std::find(checkpoints_.begin(), checkpoints_.end(), step) != checkpoints_.end()) return;
   StagedDirectory staged(checkpoint(step));
   write(staged.staging());
   staged.commit();

@@ -21,7 +21,8 @@ class OutputDirectory {
   std::string metrics_file() const { return path_ + "/metrics.jsonl"; }
   std::string checkpoint(int64_t step) const;  // output_dir/checkpoint-STEP
 
-  // Writes checkpoint-STEP whole or not at all: `write` fills the directory it is given. Then
+  // Writes checkpoint-STEP whole or not at all: `write` fills the directory it is given. One that
+  // an earlier run left is replaced; one that this run has written is not written again. Then
   // removes the oldest checkpoints of this run beyond `limit` (0: none), but never `keep` (a step,
   // or -1).
   void save_checkpoint(int64_t step, int64_t limit, int64_t keep,

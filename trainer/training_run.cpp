@@ -36,10 +36,15 @@ class Timer {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Counts over all micro-batches of this rank.
+// Counts over the steps of this rank; `rows` are those of all ranks.
 struct Counts {
-  int64_t tokens = 0, truncated_queries = 0, truncated_documents = 0, unknown_tokens = 0;
+  int64_t rows = 0, tokens = 0;
+  int64_t truncated_queries = 0, truncated_documents = 0, unknown_tokens = 0;
+  double train_seconds = 0;  // in steps; evaluation and saving left out
+  double wait_seconds = 0;   // of those, for the next batch
   void add(const LoadedStep& step) {
+    rows += step.global_rows;
+    wait_seconds += step.wait_seconds;
     for (const LoadedMicroBatch& batch : step.micro_batches) {
       tokens += batch.tokens.tokens();
       truncated_queries += batch.tokens.truncated_queries;
@@ -93,18 +98,13 @@ class TrainingRun {
 
   Schedule schedule_;
   int64_t steps_per_epoch_ = 0, total_steps_ = 0;
-  int64_t rows_trained_ = 0, held_out_ = 0;
-  double train_seconds_ = 0;  // in steps; evaluation and saving left out
-  Counts counts_;
+  int64_t held_out_ = 0;
+  Counts counts_, recorded_;  // so far, and at the last step record
+  double last_loss_ = 0;
+  Json unrecorded_row_ids_ = Json::array();
   std::string best_metric_;
   double best_value_ = -1;
   int64_t best_step_ = -1;
-
-  // since the last record
-  double interval_start_ = 0;  // train_seconds_ then
-  int64_t interval_rows_ = 0, interval_tokens_ = 0;
-  double interval_wait_ = 0, last_loss_ = 0;
-  Json interval_row_ids_ = Json::array();
 };
 
 void TrainingRun::open_data() {
@@ -207,7 +207,7 @@ void TrainingRun::plan_steps() {
                                            args_.warmup_ratio * static_cast<double>(total_steps_))),
                  .total_steps = total_steps_};
     step_ = std::make_unique<TrainStep>(*session_, comm_, step_settings());
-    if (args_.log_row_ids) row_ids_ = std::make_unique<Sampler>(sampler_settings());
+    if (args_.log_row_ids && is_main()) row_ids_ = std::make_unique<Sampler>(sampler_settings());
   });
   if (args_.gather_across_devices.value_or(false) && world_.size == 1)
     log_warning(
@@ -274,29 +274,28 @@ void TrainingRun::log_steps(int64_t step, const StepMetrics& step_metrics) {
   double loss = 0;
   for (double value : step_metrics.losses) loss += value;
   last_loss_ = loss / static_cast<double>(step_metrics.losses.size());
-  const double tokens = comm_.sum_host({static_cast<double>(interval_tokens_)})[0];
-  const double seconds = train_seconds_ - interval_start_;
+  const double tokens = comm_.sum_host({static_cast<double>(counts_.tokens - recorded_.tokens)})[0];
+  const double seconds = counts_.train_seconds - recorded_.train_seconds;
+  const int64_t rows = counts_.rows - recorded_.rows;
   const double rate = args_.learning_rate * learning_rate_factor(schedule_, step);
-  const double rows_per_second = static_cast<double>(interval_rows_) / seconds;
+  const double rows_per_second = static_cast<double>(rows) / seconds;
   Json record = {{"type", "step"},
                  {"step", step + 1},
                  {"epoch", epoch_of(step + 1)},
                  {"loss", last_loss_},
                  {"learning_rate", rate},
                  {"grad_norm", step_metrics.gradient_norm},
-                 {"rows", interval_rows_},
+                 {"rows", rows},
                  {"tokens", static_cast<int64_t>(tokens)},
                  {"tokens_per_second", tokens / seconds},
                  {"rows_per_second", rows_per_second},
-                 {"data_wait_share", interval_wait_ / seconds},
+                 {"data_wait_share", (counts_.wait_seconds - recorded_.wait_seconds) / seconds},
                  {"skipped_steps", step_metrics.skipped_steps}};
-  if (row_ids_ != nullptr) record["row_ids"] = interval_row_ids_;
+  if (row_ids_ != nullptr) record["row_ids"] = unrecorded_row_ids_;
   metrics_->write(record);
   progress_->report(step + 1, last_loss_, rate, rows_per_second);
-  interval_start_ = train_seconds_;
-  interval_rows_ = interval_tokens_ = 0;
-  interval_wait_ = 0;
-  interval_row_ids_ = Json::array();
+  recorded_ = counts_;
+  unrecorded_row_ids_ = Json::array();
 }
 
 void TrainingRun::train() {
@@ -307,17 +306,11 @@ void TrainingRun::train() {
     const Timer timer;
     const LoadedStep& loaded = loader.next();
     step_->run(loaded, step, learning_rate_factor(schedule_, step));
-    Counts step_counts;
-    step_counts.add(loaded);
     counts_.add(loaded);
-    rows_trained_ += loaded.global_rows;
-    interval_rows_ += loaded.global_rows;
-    interval_tokens_ += step_counts.tokens;
-    interval_wait_ += loaded.wait_seconds;
     if (row_ids_ != nullptr) {
       Json ids = Json::array();
       for (int64_t row : row_ids_->global_rows(step)) ids.push_back(data_->row_number(row));
-      interval_row_ids_.push_back(ids);
+      unrecorded_row_ids_.push_back(ids);
     }
     progress_->advance(step + 1, last_loss_);
 
@@ -326,7 +319,7 @@ void TrainingRun::train() {
     const bool log = done % args_.logging_steps == 0 || last;
     StepMetrics metrics;
     if (log) metrics = step_->read_metrics();  // waits for the device
-    train_seconds_ += timer.seconds();
+    counts_.train_seconds += timer.seconds();
     if (log) log_steps(step, metrics);
     if (last || (args_.eval_steps > 0 && done % args_.eval_steps == 0)) evaluate(done);
     if (args_.save_steps > 0 && done % args_.save_steps == 0 && !last) save_checkpoint(done);
@@ -363,7 +356,7 @@ void TrainingRun::evaluate(int64_t step) {
 
 void TrainingRun::save_checkpoint(int64_t step) {
   comm_.checked([&] {
-    if (!is_main() || file_exists(output_->checkpoint(step))) return;
+    if (!is_main()) return;
     output_->save_checkpoint(step, args_.save_total_limit, best_step_,
                              [&](const std::string& directory) { session_->save(directory); });
   });
@@ -394,16 +387,15 @@ void TrainingRun::write_end_record() {
          getrusage(RUSAGE_SELF, &usage);
          return static_cast<double>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
        }()});
-  const int64_t dropped = args_.max_steps > 0
-                              ? 0
-                              : (data_->rows() - Sampler(sampler_settings()).rows_per_epoch()) *
-                                    (total_steps_ / steps_per_epoch_);
+  // The tails that --dataloader_drop_last left out, one for each whole epoch.
+  const int64_t dropped = (data_->rows() - Sampler(sampler_settings()).rows_per_epoch()) *
+                          (total_steps_ / steps_per_epoch_);
   const auto whole = [&](int i) { return static_cast<int64_t>(sums[i]); };
-  const int64_t documents = rows_trained_ * data_->documents_per_query();
+  const int64_t documents = counts_.rows * data_->documents_per_query();
   metrics_->write({{"type", "end"},
                    {"steps", total_steps_},
                    {"rows_read", data_->rows_read()},
-                   {"rows_trained", rows_trained_},
+                   {"rows_trained", counts_.rows},
                    {"rows_dropped", dropped},
                    {"rows_rejected", data_->rejected()},
                    {"rows_held_out", held_out_},
@@ -412,16 +404,16 @@ void TrainingRun::write_end_record() {
                    {"unknown_tokens", whole(3)},
                    {"tokens", whole(0)},
                    {"seconds", timer_.seconds()},
-                   {"train_seconds", train_seconds_},
-                   {"tokens_per_second", sums[0] / train_seconds_},
-                   {"rows_per_second", static_cast<double>(rows_trained_) / train_seconds_},
+                   {"train_seconds", counts_.train_seconds},
+                   {"tokens_per_second", sums[0] / counts_.train_seconds},
+                   {"rows_per_second", static_cast<double>(counts_.rows) / counts_.train_seconds},
                    {"peak_memory_bytes", whole(4)},
                    {"best_step", best_step_ < 0 ? Json() : Json(best_step_)}});
   log_info(
       "{} rows trained in {} steps, {:.1f} s; truncated: {:.1f}% of queries, {:.1f}% of documents; "
       "unknown tokens {:.2f}%; peak memory {:.2f} GiB",
-      rows_trained_, total_steps_, timer_.seconds(),
-      100.0 * sums[1] / static_cast<double>(rows_trained_),
+      counts_.rows, total_steps_, timer_.seconds(),
+      100.0 * sums[1] / static_cast<double>(counts_.rows),
       100.0 * sums[2] / static_cast<double>(documents), 100.0 * sums[3] / std::max(1.0, sums[0]),
       sums[4] / (1 << 30));
 }

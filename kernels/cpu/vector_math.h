@@ -126,7 +126,7 @@ inline Floats exp(Floats x) {
   q = q * r + 0.166667101278f;
   q = q * r + 0.499999920152f;
   const Floats e = (q * r) * r + r + 1.0f;
-  const Floats scaled = (Floats)((Ints)e + ((Ints)shifted << 23));
+  const Floats scaled = (Floats)((Words)e + ((Words)shifted << 23));
   const Floats large = x <= 88.72283f ? scaled : x + __builtin_inff();
   return x < -87.33654f ? Floats{} : large;
 }

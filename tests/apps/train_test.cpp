@@ -96,6 +96,12 @@ TEST_CASE("rejected, dropped and trained rows add up", "[train]") {
   CHECK(end["rows_trained"] == 16);
   CHECK(end["rows_dropped"] == 5);
   CHECK(result.err.find("rows.tsv:11") != std::string::npos);
+
+  // 21 rows in batches of 8 are 2 steps an epoch: 4 steps leave out two tails of 5.
+  REQUIRE(run(f.command({"--bad_rows", "skip", "--dataloader_drop_last", "--max_steps", "4",
+                         "--overwrite_output_dir"}))
+              .exit_code == 0);
+  CHECK(records(f.output, "end").at(0)["rows_dropped"] == 10);
 }
 
 TEST_CASE("evaluation, checkpoints and the best model", "[train]") {
@@ -124,6 +130,18 @@ TEST_CASE("evaluation, checkpoints and the best model", "[train]") {
     CHECK(maxim::read_text(f.output + "/model.safetensors") ==
           maxim::read_text(f.output + "/checkpoint-" + std::to_string(best_step) +
                            "/model.safetensors"));
+}
+
+TEST_CASE("a run into an old directory leaves none of its checkpoints' weights", "[train]") {
+  const Fixture f;
+  const auto checkpoint = [&](const char* rate) {
+    const RunResult result = run(f.command({"--max_steps", "3", "--save_steps", "2",
+                                            "--overwrite_output_dir", "--learning_rate", rate}));
+    INFO(result.err);
+    REQUIRE(result.exit_code == 0);
+    return maxim::read_text(f.output + "/checkpoint-2/model.safetensors");
+  };
+  CHECK(checkpoint("1e-3") != checkpoint("1e-4"));
 }
 
 TEST_CASE("a rate of 0 changes no weight", "[train]") {

@@ -4,9 +4,9 @@
 #include "data/beir.h"
 #include "data/text_lines.h"
 #include "data/training_data.h"
-#include "runtime/philox.h"
 #include "tests/catch.h"
 #include "tests/data/files.h"
+#include "tests/reference/random.h"
 #include "tests/reference/temporary_directory.h"
 
 using maxim_tests::gzip;
@@ -15,18 +15,6 @@ using maxim_tests::TemporaryDirectory;
 namespace {
 
 constexpr uint32_t kMutations = 600;
-
-class Random {
- public:
-  explicit Random(uint32_t stream) : stream_(stream) {}
-  uint32_t below(size_t n) {
-    const uint32_t word = maxim::philox(count_++, stream_, 0, 0, 1, 2).x[0];
-    return static_cast<uint32_t>(static_cast<uint64_t>(word) * n >> 32);
-  }
-
- private:
-  uint32_t stream_, count_ = 0;
-};
 
 // Up to four changes: a bit, a byte or a telling token set, inserted, removed, repeated, or the end
 // cut off.
@@ -55,7 +43,7 @@ std::string mutate(std::string text, uint32_t stream) {
                                         "-",
                                         "_id",
                                         std::string(1, '\0')};
-  Random random(stream);
+  maxim_tests::RandomStream random(stream);
   for (uint32_t change = random.below(4) + 1; change > 0; --change) {
     const size_t at = random.below(text.size() + 1), length = random.below(text.size() - at + 1);
     switch (random.below(7)) {

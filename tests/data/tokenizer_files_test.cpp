@@ -5,9 +5,9 @@
 
 #include "data/wordpiece.h"
 #include "runtime/files.h"
-#include "runtime/philox.h"
 #include "tests/catch.h"
 #include "tests/data/files.h"
+#include "tests/reference/random.h"
 #include "tests/reference/temporary_directory.h"
 
 using Catch::Matchers::Contains;
@@ -387,19 +387,7 @@ TEST_CASE("tokenizer files: only model.vocab holds words") {
 
 namespace {
 
-class Random {
- public:
-  explicit Random(uint32_t stream) : stream_(stream) {}
-  uint32_t below(size_t n) {
-    const uint32_t word = maxim::philox(count_++, stream_, 0, 0, 7, 8).x[0];
-    return static_cast<uint32_t>(static_cast<uint64_t>(word) * n >> 32);
-  }
-
- private:
-  uint32_t stream_, count_ = 0;
-};
-
-std::string mutate(std::string text, Random& random) {
+std::string mutate(std::string text, maxim_tests::RandomStream& random) {
   static const std::string kTokens[] = {"\"",
                                         "\\",
                                         "{",
@@ -489,7 +477,7 @@ TEST_CASE("fuzz: tokenizer files") {
       directory.write("vocab.txt", kWords);
       if (name == "added_tokens.json" && n % 2 == 0)
         directory.write("tokenizer.json", small.dump());
-      Random random(n);
+      maxim_tests::RandomStream random(n);
       directory.write(name, mutate(damaged.content, random));
       INFO(name << ", mutation " << n);
       try {

@@ -25,4 +25,8 @@ std::vector<int32_t> random_integers(int64_t count, int32_t bound, uint32_t seed
   return values;
 }
 
+uint32_t RandomStream::below(std::size_t bound) {
+  return static_cast<uint32_t>(static_cast<uint64_t>(word(drawn_++, seed_)) * bound >> 32);
+}
+
 }  // namespace maxim_tests

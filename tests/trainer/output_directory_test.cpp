@@ -75,6 +75,22 @@ TEST_CASE("the limit keeps the newest checkpoints and the best", "[output]") {
   CHECK(fs::exists(output.checkpoint(5)));
 }
 
+TEST_CASE("a checkpoint of an earlier run is replaced, one of this run is not written twice",
+          "[output]") {
+  const maxim_tests::TemporaryDirectory temporary;
+  const auto writer = [](const char* text) {
+    return [text](const std::string& directory) {
+      maxim::write_text(directory + "/config.json", text);
+    };
+  };
+  OutputDirectory(temporary.path(), true).save_checkpoint(1, 0, -1, writer("earlier"));
+  OutputDirectory output(temporary.path(), true);
+  output.save_checkpoint(1, 0, -1, writer("first"));
+  CHECK(maxim::read_text(output.checkpoint(1) + "/config.json") == "first");
+  output.save_checkpoint(1, 0, -1, writer("second"));
+  CHECK(maxim::read_text(output.checkpoint(1) + "/config.json") == "first");
+}
+
 TEST_CASE("the final model replaces an old one file by file", "[output]") {
   const maxim_tests::TemporaryDirectory temporary;
   maxim::make_directories(temporary.path() + "/1_Dense");
