@@ -4,6 +4,7 @@
 
 #include "tests/catch.h"
 #include "tests/kernels/backends.h"
+#include "tests/model/counting_ops.h"
 #include "tests/model/random_model.h"
 #include "tests/reference/compare.h"
 #include "tests/reference/message_of.h"
@@ -191,6 +192,43 @@ TEST_CASE("a step allocates nothing after the first", "[model]") {
       if (i == 0) after_first = backend.device->allocations();
     }
     CHECK(backend.device->allocations() == after_first);
+  }
+}
+
+TEST_CASE("no padded row is computed", "[model]") {
+  // Lengths 0 to 40: padded to the longest this would be 6 x 40 rows.
+  const Ragged batch = [] {
+    Ragged r = ragged({40, 1, 0, 17, 2, 9});
+    r.scored_rows.erase(r.scored_rows.begin() + 2);  // a row of the first is not scored
+    for (size_t s = 1; s < r.scored_offsets.size(); ++s) --r.scored_offsets[s];
+    return r;
+  }();
+  const double t = 69, scored = 68;
+  for (Backend& backend : make_backends()) {
+    INFO(backend.name);
+    auto counting = std::make_unique<CountingOps>(std::move(backend.ops));
+    CountingOps& counts = *counting;
+    backend.ops = std::move(counting);
+    RandomModel model(backend, small_bert(96), kWidth);
+    const double h = 64, i = 96, layers = 2, d = kWidth;
+    Operands operands(*backend.device);
+    Arena arena(*backend.device, model.colbert.arena_bytes(limits_of(batch), true), "test arena");
+    step(backend, model, batch, kDropout, arena, operands);
+
+    CHECK(counts.of("embedding_forward").rows == t);
+    CHECK(counts.of("embedding_backward").rows == t);
+    CHECK(counts.of("attention_forward").rows == layers * t);
+    CHECK(counts.of("attention_backward").rows == layers * t);
+    CHECK(counts.of("layer_norm_forward").rows == layers * 2 * t);
+    CHECK(counts.of("layer_norm_backward").rows == layers * 2 * t);
+    CHECK(counts.of("gelu_forward").rows == layers * t);
+    CHECK(counts.of("gelu_backward").rows == layers * t);
+    CHECK(counts.of("add_column_sums").rows == layers * t);  // of the bias of q, k, v
+    CHECK(counts.of("normalize_forward").rows == scored);
+    CHECK(counts.of("normalize_backward").rows == scored);
+    // Three products a weight: the output, the gradient of the input, that of the weight.
+    const double weights = layers * (4 * h * h + 2 * h * i);
+    CHECK(counts.of("gemm").flops == 3 * 2 * (t * weights + scored * h * d));
   }
 }
 
