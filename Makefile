@@ -41,7 +41,7 @@ LIBRARY += $(call objects_of,$(CUDA_SOURCES))
 endif
 TEST_ROOMS := $(addprefix tests/,$(ROOMS) reference)  # one binary; the others have their own
 
-.PHONY: all test emulated demo demo-offline format clean deps
+.PHONY: all test emulated device-check demo demo-offline format clean deps
 .SECONDARY:
 all: $(PROGRAMS)
 
@@ -97,6 +97,8 @@ demo: $(PROGRAMS) $(DEMO_PROGRAMS)
 	@bash demo/run.sh
 demo-offline: $(PROGRAMS) $(DEMO_PROGRAMS)
 	@bash demo/run.sh --offline
+device-check:  # what needs a GPU; leaves build/device_check.json
+	@python3 tests/cuda/device_check.py
 build/minilm:  # the weights that the demo and some golden tests use
 	@bash demo/run.sh --model
 format:
