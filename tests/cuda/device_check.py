@@ -49,6 +49,8 @@ def run(name, command, **options):
 
 
 def gpu():
+    if shutil.which("nvidia-smi") is None:
+        sys.exit("device-check: no GPU here (there is no nvidia-smi)")
     query = subprocess.run(["nvidia-smi", "--query-gpu=name,compute_cap,driver_version",
                             "--format=csv,noheader"], capture_output=True, text=True, check=False)
     if query.returncode != 0:
