@@ -1,0 +1,76 @@
+// ./train on the CUDA backend, executed by the emulator: the same flags give the CPU's losses.
+#include <cmath>
+
+#include "runtime/files.h"
+#include "tests/apps/run.h"
+#include "tests/apps/train_data.h"
+#include "tests/catch.h"
+#include "tests/reference/temporary_directory.h"
+
+using namespace maxim_tests;
+using Json = nlohmann::json;
+
+namespace {
+
+struct Fixture {
+  TemporaryDirectory directory;
+  std::string rows = directory.file("rows.tsv");
+  Fixture() { maxim::write_text(rows, training_rows(40, 1)); }
+
+  // The losses of `steps` steps with dropout, one negative and an uneven tail.
+  std::vector<double> losses(const std::string& program, const std::string& name, int steps,
+                             const std::vector<std::string>& flags) const {
+    const std::string output = directory.file(name);
+    std::vector<std::string> command = {program,
+                                        "--model_name_or_path",
+                                        "tests/golden/tiny_bert",
+                                        "--train_file",
+                                        rows,
+                                        "--output_dir",
+                                        output,
+                                        "--max_steps",
+                                        std::to_string(steps),
+                                        "--logging_steps",
+                                        "1",
+                                        "--learning_rate",
+                                        "1e-3",
+                                        "--per_device_train_batch_size",
+                                        "6"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const RunResult result = run(command, {.timeout = 300});
+    INFO(result.err);
+    REQUIRE(result.exit_code == 0);
+    std::vector<double> losses;
+    for (const Json& step : records(output, "step")) losses.push_back(step["loss"]);
+    return losses;
+  }
+};
+
+double worst_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] / b[i] - 1));
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("thirty steps on the CUDA backend give the CPU's losses", "[emulated]") {
+  const Fixture f;
+  const auto cpu = f.losses("./train", "cpu", 30, {"--device", "cpu"});
+  const auto cuda = f.losses("build/emulated/train", "cuda", 30, {"--device", "cuda"});
+  CHECK(cpu.back() < 0.5 * cpu.front());
+  CHECK(worst_difference(cuda, cpu) < 1e-4);
+}
+
+// A stored activation is rounded to 2^-9 (bf16) or 2^-12 (fp16) of itself; the roundings of a
+// forward pass are independent, and the loss is a mean over queries: a hundredth covers bf16 many
+// times over, and a wrong kernel is off by far more.
+TEST_CASE("sixteen bits train as float32 does", "[emulated]") {
+  const Fixture f;
+  const auto cpu = f.losses("./train", "cpu", 6, {"--device", "cpu"});
+  const auto bf16 = f.losses("build/emulated/train", "bf16", 6, {"--device", "cuda", "--bf16"});
+  const auto fp16 = f.losses("build/emulated/train", "fp16", 6, {"--device", "cuda", "--fp16"});
+  CHECK(worst_difference(bf16, cpu) < 0.03);
+  CHECK(worst_difference(fp16, cpu) < 0.01);
+}
