@@ -41,7 +41,7 @@ LIBRARY += $(call objects_of,$(CUDA_SOURCES))
 endif
 TEST_ROOMS := $(addprefix tests/,$(ROOMS) reference)  # one binary; the others have their own
 
-.PHONY: all test emulated demo demo-offline format clean deps
+.PHONY: all test emulated bench demo demo-offline format clean deps
 .SECONDARY:
 all: $(PROGRAMS)
 
@@ -55,9 +55,19 @@ $(BUILD)/tests/mpi_tests: $(BUILD)/tests/run_catch.o $(call objects,tests/mpi te
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/program_tests: $(call objects,tests tests/apps tests/demo) $(LIBRARY)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/%.o: %.cpp $(BUILD)/cuda-$(CUDA)
+# The program has the name of its folder, so the objects have it in front of theirs.
+BENCH := $(patsubst bench/kernels/%.cpp,bench/kernels-%.o,$(wildcard bench/kernels/*.cpp)) \
+  $(patsubst %.cpp,%.o,$(filter-out %/compare.cpp,$(wildcard tests/reference/*.cpp)))
+$(BUILD)/bench/kernels: $(addprefix $(BUILD)/,$(BENCH)) $(LIBRARY)
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
+define compile
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c -o $@ $<
+endef
+$(BUILD)/bench/kernels-%.o: bench/kernels/%.cpp $(BUILD)/cuda-$(CUDA)
+	$(compile)
+$(BUILD)/%.o: %.cpp $(BUILD)/cuda-$(CUDA)
+	$(compile)
 # fmt 9 takes constexpr away from nvcc, and then its own checks of formats do not compile.
 $(BUILD)/%.o: %.cu $(BUILD)/cuda-$(CUDA)
 	@mkdir -p $(@D)
@@ -82,10 +92,14 @@ $(EMULATED)/tests/unit_tests: $(call emulated_objects,$(wildcard $(addsuffix /*.
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(EMULATED)/tests/emulator_tests: $(call emulated_objects,tests/main tests/run_catch $(EMULATOR_TESTS)) $(EMULATOR)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
+$(EMULATED)/bench/kernels: $(addprefix $(EMULATED)/,$(BENCH)) $(EMULATED_LIBRARY)
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 define emulate
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -Wno-unknown-pragmas -c -o $@ -x c++ $<
 endef
+$(EMULATED)/bench/kernels-%.o: bench/kernels/%.cpp
+	$(emulate)
 $(EMULATED)/%.o: %.cpp
 	$(emulate)
 $(EMULATED)/%.o: %.cu
@@ -93,6 +107,8 @@ $(EMULATED)/%.o: %.cu
 
 test: $(PROGRAMS) $(DEMO_PROGRAMS) emulated $(addprefix $(BUILD)/tests/,unit_tests mpi_tests program_tests)
 	bash tests/run.sh $(BUILD)
+bench: $(BUILD)/bench/kernels
+	$< --device cpu --tokens 2048
 demo: $(PROGRAMS) $(DEMO_PROGRAMS)
 	@bash demo/run.sh
 demo-offline: $(PROGRAMS) $(DEMO_PROGRAMS)
