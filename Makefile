@@ -58,7 +58,7 @@ $(BUILD)/tests/program_tests: $(call objects,tests tests/apps tests/demo) $(LIBR
 # The program has the name of its folder, so the objects have it in front of theirs.
 BENCH := $(patsubst bench/kernels/%.cpp,bench/kernels-%.o,$(wildcard bench/kernels/*.cpp)) \
   $(patsubst %.cpp,%.o,$(filter-out %/compare.cpp,$(wildcard tests/reference/*.cpp)))
-$(BUILD)/bench/kernels: $(addprefix $(BUILD)/,$(BENCH)) $(LIBRARY)
+$(BUILD)/bench/kernels: $(addprefix $(BUILD)/,$(BENCH)) $(filter $(addprefix $(BUILD)/,kernels/% runtime/%),$(LIBRARY))
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 define compile
 	@mkdir -p $(@D)
@@ -92,7 +92,8 @@ $(EMULATED)/tests/unit_tests: $(call emulated_objects,$(wildcard $(addsuffix /*.
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(EMULATED)/tests/emulator_tests: $(call emulated_objects,tests/main tests/run_catch $(EMULATOR_TESTS)) $(EMULATOR)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
-$(EMULATED)/bench/kernels: $(addprefix $(EMULATED)/,$(BENCH)) $(EMULATED_LIBRARY)
+$(EMULATED)/bench/kernels: $(addprefix $(EMULATED)/,$(BENCH)) $(EMULATOR) \
+  $(filter $(addprefix $(EMULATED)/,kernels/% runtime/%),$(EMULATED_LIBRARY))
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 define emulate
 	@mkdir -p $(@D)
