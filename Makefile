@@ -41,7 +41,11 @@ LIBRARY += $(call objects_of,$(CUDA_SOURCES))
 endif
 TEST_ROOMS := $(addprefix tests/,$(ROOMS) reference)  # one binary; the others have their own
 
+<<<<<<< HEAD
 .PHONY: all test emulated device-check demo demo-offline format clean deps
+=======
+.PHONY: all test emulated bench demo demo-offline format clean deps
+>>>>>>> cuda
 .SECONDARY:
 all: $(PROGRAMS)
 
@@ -55,9 +59,19 @@ $(BUILD)/tests/mpi_tests: $(BUILD)/tests/run_catch.o $(call objects,tests/mpi te
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/program_tests: $(call objects,tests tests/apps tests/demo) $(LIBRARY)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/%.o: %.cpp $(BUILD)/cuda-$(CUDA)
+# The program has the name of its folder, so the objects have it in front of theirs.
+BENCH := $(patsubst bench/kernels/%.cpp,bench/kernels-%.o,$(wildcard bench/kernels/*.cpp)) \
+  $(patsubst %.cpp,%.o,$(filter-out %/compare.cpp,$(wildcard tests/reference/*.cpp)))
+$(BUILD)/bench/kernels: $(addprefix $(BUILD)/,$(BENCH)) $(filter $(addprefix $(BUILD)/,kernels/% runtime/%),$(LIBRARY))
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
+define compile
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c -o $@ $<
+endef
+$(BUILD)/bench/kernels-%.o: bench/kernels/%.cpp $(BUILD)/cuda-$(CUDA)
+	$(compile)
+$(BUILD)/%.o: %.cpp $(BUILD)/cuda-$(CUDA)
+	$(compile)
 # fmt 9 takes constexpr away from nvcc, and then its own checks of formats do not compile.
 $(BUILD)/%.o: %.cu $(BUILD)/cuda-$(CUDA)
 	@mkdir -p $(@D)
@@ -72,9 +86,9 @@ EMULATOR_TESTS := $(wildcard tests/emulator/*_test.cpp)
 EMULATOR := $(call emulated_objects,$(filter-out $(EMULATOR_TESTS),$(wildcard tests/emulator/*.cpp)))
 EMULATED_LIBRARY := $(EMULATOR) $(call emulated_objects,$(wildcard $(addsuffix /*.cpp,$(ROOMS) kernels/cpu)) \
   $(filter-out runtime/%,$(CUDA_SOURCES)))
-$(EMULATED)/%: CUDA := 1
-$(EMULATED)/%: CUDA_FLAGS := -Itests/emulator/include
-$(EMULATED)/%: CUDA_LIBS := -lboost_context
+$(EMULATED)/%: override CUDA := 1
+$(EMULATED)/%: override CUDA_FLAGS := -Itests/emulator/include
+$(EMULATED)/%: override CUDA_LIBS := -lboost_context
 emulated: $(addprefix $(EMULATED)/,train tests/emulator_tests tests/unit_tests)
 $(EMULATED)/train: $(EMULATED)/apps/train.o $(EMULATED_LIBRARY)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
@@ -82,10 +96,15 @@ $(EMULATED)/tests/unit_tests: $(call emulated_objects,$(wildcard $(addsuffix /*.
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(EMULATED)/tests/emulator_tests: $(call emulated_objects,tests/main tests/run_catch $(EMULATOR_TESTS)) $(EMULATOR)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
+$(EMULATED)/bench/kernels: $(addprefix $(EMULATED)/,$(BENCH)) $(EMULATOR) \
+  $(filter $(addprefix $(EMULATED)/,kernels/% runtime/%),$(EMULATED_LIBRARY))
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 define emulate
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -Wno-unknown-pragmas -c -o $@ -x c++ $<
 endef
+$(EMULATED)/bench/kernels-%.o: bench/kernels/%.cpp
+	$(emulate)
 $(EMULATED)/%.o: %.cpp
 	$(emulate)
 $(EMULATED)/%.o: %.cu
@@ -93,6 +112,8 @@ $(EMULATED)/%.o: %.cu
 
 test: $(PROGRAMS) $(DEMO_PROGRAMS) emulated $(addprefix $(BUILD)/tests/,unit_tests mpi_tests program_tests)
 	bash tests/run.sh $(BUILD)
+bench: $(BUILD)/bench/kernels
+	$< --device cpu --tokens 2048
 demo: $(PROGRAMS) $(DEMO_PROGRAMS)
 	@bash demo/run.sh
 demo-offline: $(PROGRAMS) $(DEMO_PROGRAMS)
