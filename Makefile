@@ -41,11 +41,7 @@ LIBRARY += $(call objects_of,$(CUDA_SOURCES))
 endif
 TEST_ROOMS := $(addprefix tests/,$(ROOMS) reference)  # one binary; the others have their own
 
-<<<<<<< HEAD
-.PHONY: all test emulated device-check demo demo-offline format clean deps
-=======
-.PHONY: all test emulated bench demo demo-offline format clean deps
->>>>>>> cuda
+.PHONY: all test emulated bench device-check demo demo-offline format clean deps
 .SECONDARY:
 all: $(PROGRAMS)
 
