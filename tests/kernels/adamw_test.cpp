@@ -112,6 +112,31 @@ TEST_CASE("adamw: five steps as torch's formula, sizes around the vectors and bl
     }
 }
 
+TEST_CASE("adamw: hundreds of groups of a few parameters, with gaps") {
+  for (Backend& backend : backends()) {
+    Groups groups;
+    int64_t at = 3;
+    for (int i = 0; i < 300; ++i) {
+      const int64_t size = 1 + i % 13;
+      groups.push_back({at, at + size, 1e-3f * static_cast<float>(1 + i % 5), 0.1f});
+      at += size + i % 3;
+    }
+    const std::vector<float> start = random_floats(at + 5, 1), gradients = random_floats(at + 5, 2);
+    const auto rate = spread(groups, at + 5, &maxim::AdamWGroup::learning_rate);
+    const auto decay = spread(groups, at + 5, &maxim::AdamWGroup::weight_decay);
+    Optimizer a(backend, start, groups);
+    AdamWState want{to_double(start), std::vector<double>(at + 5), std::vector<double>(at + 5)};
+    for (int t = 0; t < 2; ++t) {
+      a.step(gradients);
+      adamw_step(want, to_double(gradients), rate, decay, {.max_grad_norm = a.args.max_grad_norm});
+    }
+    const std::vector<float> p = a.parameters();
+    require_close(backend.name, p, want.p, 5e-7);
+    for (int64_t i = 0; i < at + 5; ++i)
+      if ((rate[i] == 0) != (p[i] == start[i])) FAIL("parameter " << i);
+  }
+}
+
 TEST_CASE("adamw: ten steps without gradients: decay scales matrices, all else keeps its bits") {
   for (Backend& backend : backends()) {
     const std::vector<float> start = random_floats(3000, 1);
@@ -160,6 +185,56 @@ TEST_CASE("adamw: a norm that is not finite changes nothing but the count of ski
       require_same_bits("m", a.m(), m);
       require_same_bits("v", a.v(), v);
       CHECK(a.counters() == std::vector<int64_t>{1, 1});
+    }
+}
+
+TEST_CASE(
+    "adamw: a loss scale is taken out, halved after a bad norm, doubled after 2,000 good steps") {
+  for (Backend& backend : backends()) {
+    const std::vector<float> start = random_floats(100, 1);
+    std::vector<float> gradients = random_floats(100, 2), scaled = gradients;
+    for (float& g : scaled) g *= 1024;  // exact
+    Optimizer plain(backend, start, {{0, 100, 1e-2f, 0.1f}}),
+        a(backend, start, {{0, 100, 1e-2f, 0.1f}});
+    Operands o(*backend.device);
+    a.args.loss_scale = o.put<float>({1024, maxim::LossScale::kInterval - 2});
+    plain.step(gradients);
+    a.step(scaled);
+    require_same_bits("p", a.parameters(), plain.parameters());
+    require_same_bits("v", a.v(), plain.v());
+    CHECK(o.get(a.args.gradient_square_sum) == o.get(plain.args.gradient_square_sum));
+    CHECK(o.get(a.args.loss_scale) == std::vector<float>{1024, maxim::LossScale::kInterval - 1});
+    a.step(scaled);
+    CHECK(o.get(a.args.loss_scale) == std::vector<float>{2048, 0});
+    a.step(scaled);
+    CHECK(o.get(a.args.loss_scale) == std::vector<float>{2048, 1});
+    const auto p = a.parameters();
+    scaled[3] = kInfinity;
+    a.step(scaled);
+    require_same_bits("p of a skipped step", a.parameters(), p);
+    CHECK(o.get(a.args.loss_scale) == std::vector<float>{1024, 0});
+    CHECK(a.counters() == std::vector<int64_t>{3, 1});
+  }
+}
+
+TEST_CASE("adamw: the 16-bit copy is the new parameters, rounded") {
+  for (Backend& backend : backends())
+    for (const maxim::DType type : backend.types) {
+      const std::vector<float> start = random_floats(1003, 1);
+      Optimizer a(backend, start, {{0, 7, 1e-2f, 0.1f}, {7, 900, 1e-2f, 0}, {901, 1003, 1e-2f, 0}});
+      Operands o(*backend.device);
+      if (type == maxim::DType::f32) {
+        if (backend.types.size() > 1) continue;
+        a.args.copy = o.put(std::vector<uint16_t>(1003));  // a backend without 16-bit types
+        CHECK_THROWS_AS(a.step(random_floats(1003, 2)), maxim::Error);
+        continue;
+      }
+      a.args.copy = o.output(1003, 1, type);
+      a.step(random_floats(1003, 2));
+      auto copy = o.get(a.args.copy), want = rounded(type, a.parameters());
+      CHECK(std::isnan(copy[900]));  // in no group
+      copy[900] = want[900] = 0;
+      require_same_bits(maxim::name_of(type), copy, want);
     }
 }
 

@@ -82,7 +82,8 @@ TEST_CASE("cross_entropy: two rows that can be checked on paper") {
 
 TEST_CASE("cross_entropy: sizes around the vectors") {
   for (Backend& backend : backends()) {
-    for (const int64_t columns : {2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 100, 1000})
+    for (const int64_t columns :
+         {2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 100, 255, 256, 257, 1000, 1028})
       for (const int64_t rows : {1, 3, 32}) {
         Case c(rows, columns);
         c.temperature = 0.7f;
@@ -111,6 +112,24 @@ TEST_CASE("cross_entropy: scores of 32 at temperature 0.01 stay finite and exact
     const double gap = (static_cast<double>(31.9f) - 32) / 0.01f;
     CHECK(run(backend, sure).loss - kBefore ==
           Approx(1000 * std::log1p(2 * std::exp(gap))).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("cross_entropy: a loss scale multiplies the gradient, not the loss") {
+  for (Backend& backend : backends()) {
+    const Case c(3, 40);
+    const Results plain = run(backend, c);
+    Operands o(*backend.device);
+    const maxim::CrossEntropy args{.loss = o.put<float>({kBefore}),
+                                   .d_scores = o.output(3, 40),
+                                   .scores = o.put(c.scores, 3, 40),
+                                   .targets = o.put(c.targets),
+                                   .loss_scale = o.put<float>({512, 7})};
+    backend.ops->cross_entropy(args);
+    CHECK(o.get(args.loss)[0] == plain.loss);
+    std::vector<float> d_scores = plain.d_scores;
+    for (float& d : d_scores) d *= 512;  // exact
+    require_same_bits("d_scores", o.get(args.d_scores), d_scores);
   }
 }
 
@@ -155,13 +174,20 @@ TEST_CASE("cross_entropy: the same bits on any number of threads") {
   }
 }
 
-TEST_CASE("cross_entropy: targets and temperatures that cannot be are refused") {
+TEST_CASE("cross_entropy: targets that cannot be are refused or NaN, temperatures are refused") {
   for (Backend& backend : backends()) {
     Case c(2, 4);
-    c.targets = {3, 4};
-    require_message<maxim::Error>([&] { run(backend, c); }, {"target 4 of row 1 in 4 columns"});
-    c.targets = {3, -1};
-    require_message<maxim::Error>([&] { run(backend, c); }, {"target -1 of row 1"});
+    for (const int32_t target : {4, -1}) {
+      c.targets = {3, target};
+      if (backend.checks_indices) {
+        require_message<maxim::Error>([&] { run(backend, c); },
+                                      {fmt::format("target {} of row 1 in 4 columns", target)});
+        continue;
+      }
+      const Results r = run(backend, c);
+      CHECK(std::isnan(r.loss));
+      for (int i = 0; i < 8; ++i) CHECK(std::isnan(r.d_scores[i]) == (i >= 4));
+    }
     c.targets = {3, 0};
     c.temperature = 0;
     require_message<maxim::Error>([&] { run(backend, c); }, {"temperature 0"});

@@ -20,21 +20,23 @@ struct Case {
   Ragged rows;
   int64_t h, vocabulary, positions;
   maxim::Dropout dropout;
+  maxim::DType type_of_rows;
   std::vector<float> word, position, type, gamma, beta, d_y;
 
   Case(const std::vector<int32_t>& lengths, int64_t columns, float probability = 0,
-       int32_t words = 20)
+       int32_t words = 20, maxim::DType type_ = maxim::DType::f32)
       : rows(ragged(lengths, words)),
         h(columns),
         vocabulary(words + 3),
         positions(rows.longest + 2),
-        dropout{probability, 99, 3, 0} {
+        dropout{probability, 99, 3, 0},
+        type_of_rows(type_) {
     word = random_floats(vocabulary * h, 1);
     position = random_floats(positions * h, 2);
     type = random_floats(kTypes * h, 3);
     gamma = random_floats(h, 4);
     beta = random_floats(h, 5);
-    d_y = random_floats(rows.tokens() * h, 6);
+    d_y = rounded(type_of_rows, random_floats(rows.tokens() * h, 6));
   }
   std::vector<double> multipliers() const { return dropout_multipliers(dropout, rows, h); }
 };
@@ -50,8 +52,8 @@ Results run(Backend& backend, const Case& c) {
   Operands o(*backend.device);
   const maxim::Sequences sequences = o.put(c.rows);
   const int64_t t = c.rows.tokens(), h = c.h;
-  maxim::EmbeddingForward f{.y = o.output(t, h),
-                            .s = o.output(t, h),
+  maxim::EmbeddingForward f{.y = o.output(t, h, c.type_of_rows),
+                            .s = o.output(t, h, c.type_of_rows),
                             .mean = o.output(t),
                             .rstd = o.output(t),
                             .word = o.put(c.word, c.vocabulary, h),
@@ -67,7 +69,7 @@ Results run(Backend& backend, const Case& c) {
   r.s = o.get(f.s);
   r.mean = o.get(f.mean);
   r.rstd = o.get(f.rstd);
-  f.y = o.output(t, h);
+  f.y = o.output(t, h, c.type_of_rows);
   backend.ops->embedding_apply(f, sequences);
   r.applied = o.get(f.y);
   const auto before = [&](int64_t rows) {
@@ -78,7 +80,7 @@ Results run(Backend& backend, const Case& c) {
                                    .d_type = before(kTypes),
                                    .d_gamma = before(1).reshape(1, h),
                                    .d_beta = before(1),
-                                   .d_y = o.put(c.d_y, t, h),
+                                   .d_y = o.put(c.d_y, t, h, c.type_of_rows),
                                    .s = f.s,
                                    .mean = f.mean,
                                    .rstd = f.rstd,
@@ -98,18 +100,24 @@ std::vector<double> filled(int64_t size) { return std::vector<double>(size, kBef
 // As in layer_norm_test.cpp: some ten roundings of values below 8.
 constexpr double kBound = 4e-6;
 
+// `unit`: the rounding of each result to its type. What follows from the stored s is held against
+// the formula of the stored s. The words' and positions' gradients add up a d_s that was rounded
+// too: at worst all terms in one direction.
 void require_right(Backend& backend, const Case& c) {
-  const std::string what = fmt::format("{}, {} rows of {}, dropout {}", backend.name,
-                                       c.rows.tokens(), c.h, c.dropout.probability);
+  const std::string what =
+      fmt::format("{}, {} rows of {}, dropout {}, {}", backend.name, c.rows.tokens(), c.h,
+                  c.dropout.probability, maxim::name_of(c.type_of_rows));
+  const double unit = c.type_of_rows == maxim::DType::f32 ? 0 : roundoff(c.type_of_rows);
   const Results r = run(backend, c);
   const auto multipliers = c.multipliers();
-  const auto s =
+  const auto exact =
       embedding_sum(c.rows, to_double(c.word), to_double(c.position), to_double(c.type), c.h);
+  require_close(what + ": s", r.s, exact, 4e-7, unit, c.h);
+  const auto s = unit == 0 ? exact : to_double(r.s);
   const LayerNorm want = layer_norm(s, to_double(c.gamma), to_double(c.beta), kEpsilon);
-  require_close(what + ": s", r.s, s, 4e-7, 0, c.h);
   require_close(what + ": mean", r.mean, want.mean, 1e-6);
   require_close(what + ": rstd", r.rstd, want.rstd, 0, 2e-6);
-  require_close(what + ": y", r.y, product(want.y, multipliers), kBound, 0, c.h);
+  require_close(what + ": y", r.y, product(want.y, multipliers), kBound, unit, c.h);
   require_same_bits(what + ": apply", r.applied, r.y);
 
   const LayerNormGradients g =
@@ -120,8 +128,16 @@ void require_right(Backend& backend, const Case& c) {
   add_rows(d_position, g.d_s, c.rows.positions, c.h);
   add_rows(d_type, g.d_s, std::vector<int32_t>(c.rows.tokens()), c.h);
   const double sum_bound = kBound * (1 + std::sqrt(static_cast<double>(c.rows.tokens())));
-  require_close(what + ": d_word", r.d_word, d_word, sum_bound, 1e-6, c.h);
-  require_close(what + ": d_position", r.d_position, d_position, sum_bound, 1e-6, c.h);
+  const auto table_bound = [&](int64_t size, const std::vector<int32_t>& rows) {
+    std::vector<double> sizes(size), terms;
+    for (const double d : g.d_s) terms.push_back(std::abs(d));
+    add_rows(sizes, terms, rows, c.h);
+    return sum_bound + unit * *std::max_element(sizes.begin(), sizes.end());
+  };
+  require_close(what + ": d_word", r.d_word, d_word, table_bound(c.word.size(), c.rows.token_ids),
+                1e-6, c.h);
+  require_close(what + ": d_position", r.d_position, d_position,
+                table_bound(c.position.size(), c.rows.positions), 1e-6, c.h);
   require_close(what + ": d_type", r.d_type, d_type, sum_bound, 1e-6, c.h);
   require_close(what + ": d_gamma", r.d_gamma, sum(before, g.d_gamma), sum_bound, 1e-6);
   require_close(what + ": d_beta", r.d_beta, sum(before, g.d_beta), sum_bound, 1e-6);
@@ -157,6 +173,34 @@ TEST_CASE("embedding: widths around the vectors, ragged sequences, words that co
         require_right(backend, Case({3, 1, 0, 7}, h, probability));
       require_right(backend, Case({1}, 32, probability));
       require_right(backend, Case({100, 1, 500, 33}, 40, probability, 3));
+    }
+}
+
+TEST_CASE("embedding: rows of a warp and rows of a block, 16-bit activations") {
+  for (Backend& backend : backends())
+    for (const maxim::DType type : backend.types) {
+      for (const int64_t h : {8, 13, 264, 513, 1024, 1032})
+        require_right(backend, Case({3, 1, 0, 2}, h, 0.1f, 20, type));
+      require_right(backend, Case({40, 33}, 24, 0, 300, type));
+    }
+}
+
+TEST_CASE("embedding: runs of a word that begin, end and go on at the edges of 32 sorted tokens") {
+  for (Backend& backend : backends())
+    for (const maxim::DType type : backend.types) {
+      if (type == maxim::DType::bf16) continue;  // hundreds of its roundings prove nothing
+      for (const std::vector<int>& runs : std::vector<std::vector<int>>{
+               {32}, {33}, {31, 1}, {31, 2}, {32, 1}, {1, 31, 32}, {5, 100, 5}, {16, 32, 48, 1}}) {
+        std::vector<int32_t> ids;
+        for (size_t word = 0; word < runs.size(); ++word)
+          ids.insert(ids.end(), runs[word], static_cast<int32_t>(2 * word + 1));
+        // Any order of the tokens: every 7th, as no length is a multiple of 7 here.
+        Case c({static_cast<int32_t>(ids.size())}, 12, 0, 20, type);
+        for (size_t i = 0; i < ids.size(); ++i) c.rows.token_ids[i * 7 % ids.size()] = ids[i];
+        require_right(backend, c);
+      }
+      // More than 1,024 pieces of 32 tokens: pieces of 64.
+      if (type == maxim::DType::f32) require_right(backend, Case({20000, 12800}, 4, 0, 200));
     }
 }
 
@@ -221,15 +265,23 @@ TEST_CASE("embedding: gradients are the central differences of the forward formu
   }
 }
 
-TEST_CASE("embedding: an id or position beyond its table is refused") {
+TEST_CASE("embedding: an id or position beyond its table is refused, or its row is NaN") {
   for (Backend& backend : backends())
     for (const int fault : {0, 1, 2, 3}) {
       Case c({4, 3}, 16);
-      if (fault == 0) c.rows.token_ids[5] = static_cast<int32_t>(c.vocabulary);
-      if (fault == 1) c.rows.token_ids[0] = -1;
-      if (fault == 2) c.rows.positions[3] = static_cast<int32_t>(c.positions);
-      if (fault == 3) c.rows.positions[6] = -1;
-      CHECK_THROWS_AS(run(backend, c), maxim::Error);
+      const int64_t row = fault == 0 ? 5 : fault == 1 ? 0 : fault == 2 ? 3 : 6;
+      if (fault == 0) c.rows.token_ids[row] = static_cast<int32_t>(c.vocabulary);
+      if (fault == 1) c.rows.token_ids[row] = -1;
+      if (fault == 2) c.rows.positions[row] = static_cast<int32_t>(c.positions);
+      if (fault == 3) c.rows.positions[row] = -1;
+      if (backend.checks_indices) {
+        CHECK_THROWS_AS(run(backend, c), maxim::Error);
+        continue;
+      }
+      const Results r = run(backend, c);
+      for (size_t i = 0; i < r.y.size(); ++i)
+        if (std::isnan(r.y[i]) != (static_cast<int64_t>(i) / c.h == row)) FAIL("y[" << i << "]");
+      CHECK(std::isnan(r.d_type[0]));
     }
 }
 

@@ -16,11 +16,11 @@ double gelu_slope(double x) {
 }
 
 std::vector<float> forward(Backend& backend, const std::vector<float>& h, int64_t columns,
-                           bool in_place = false) {
+                           bool in_place = false, maxim::DType type = maxim::DType::f32) {
   Operands o(*backend.device);
   const int64_t rows = static_cast<int64_t>(h.size()) / columns;
-  const maxim::Tensor in = o.put(h, rows, columns);
-  const maxim::Tensor out = in_place ? in : o.output(rows, columns);
+  const maxim::Tensor in = o.put(h, rows, columns, type);
+  const maxim::Tensor out = in_place ? in : o.output(rows, columns, type);
   backend.ops->gelu_forward(out, in);
   return o.get(out);
 }
@@ -32,12 +32,13 @@ struct Gradients {
 constexpr float kBefore = 0.25f;
 
 Gradients backward(Backend& backend, const std::vector<float>& h, const std::vector<float>& d_y,
-                   int64_t columns, bool in_place = false) {
+                   int64_t columns, bool in_place = false, maxim::DType type = maxim::DType::f32) {
   Operands o(*backend.device);
   const int64_t rows = static_cast<int64_t>(h.size()) / columns;
-  const maxim::Tensor in = o.put(h, rows, columns), d_out = o.put(d_y, rows, columns);
-  const maxim::Tensor y = in_place ? in : o.output(rows, columns);
-  const maxim::Tensor d_in = in_place ? d_out : o.output(rows, columns);
+  const maxim::Tensor in = o.put(h, rows, columns, type);
+  const maxim::Tensor d_out = o.put(d_y, rows, columns, type);
+  const maxim::Tensor y = in_place ? in : o.output(rows, columns, type);
+  const maxim::Tensor d_in = in_place ? d_out : o.output(rows, columns, type);
   const maxim::Tensor d_bias = o.put(std::vector<float>(columns, kBefore));
   backend.ops->gelu_backward(y, d_in, d_bias, d_out, in);
   return {o.get(y), o.get(d_in), o.get(d_bias)};
@@ -52,14 +53,19 @@ std::vector<double> each(double (*f)(double), const std::vector<float>& x) {
 // Phi is within 3e-7 of the truth (vector_math.h); times x, and the rounding of the product.
 constexpr double kBound = 3e-7;
 
-void require_right(Backend& backend, int64_t rows, int64_t columns) {
-  const std::string what = fmt::format("{} [{}, {}]", backend.name, rows, columns);
-  const auto h = random_floats(rows * columns, 1, 6), d_y = random_floats(rows * columns, 2);
-  require_close(what + ": y", forward(backend, h, columns), each(gelu, h), kBound, kBound, columns);
-  const Gradients g = backward(backend, h, d_y, columns);
+void require_right(Backend& backend, int64_t rows, int64_t columns,
+                   maxim::DType type = maxim::DType::f32) {
+  const std::string what =
+      fmt::format("{} [{}, {}] {}", backend.name, rows, columns, maxim::name_of(type));
+  const double unit = kBound + (type == maxim::DType::f32 ? 0 : roundoff(type));
+  const auto h = rounded(type, random_floats(rows * columns, 1, 6));
+  const auto d_y = rounded(type, random_floats(rows * columns, 2));
+  require_close(what + ": y", forward(backend, h, columns, false, type), each(gelu, h), kBound,
+                unit, columns);
+  const Gradients g = backward(backend, h, d_y, columns, false, type);
   const auto d_h = product(to_double(d_y), each(gelu_slope, h));
-  require_close(what + ": y again", g.y, each(gelu, h), kBound, kBound, columns);
-  require_close(what + ": d_h", g.d_h, d_h, 2 * kBound, kBound, columns);
+  require_close(what + ": y again", g.y, each(gelu, h), kBound, unit, columns);
+  require_close(what + ": d_h", g.d_h, d_h, 2 * kBound, unit, columns);
   require_close(what + ": d_bias", g.d_bias,
                 sum(std::vector<double>(columns, kBefore), column_sums(d_h, columns)),
                 2 * kBound * (1 + std::sqrt(static_cast<double>(rows))), 1e-6);
@@ -98,6 +104,11 @@ TEST_CASE("gelu: sizes around the vectors and the row blocks") {
   for (Backend& backend : backends()) {
     for (const int64_t columns : {1, 15, 16, 17, 33, 1536}) require_right(backend, 3, columns);
     for (const int64_t rows : {1, 31, 32, 33, 100, 2100}) require_right(backend, rows, 20);
+    for (const maxim::DType type : backend.types) {
+      for (const int64_t columns : {8, 127, 128, 132, 256, 264})
+        require_right(backend, 9, columns, type);
+      if (type == maxim::DType::f32) require_right(backend, 8193, 2);  // blocks of 33 rows on a GPU
+    }
     CHECK(forward(backend, {}, 16).empty());
     CHECK(backward(backend, {}, {}, 16).d_bias == std::vector<float>(16, kBefore));
   }

@@ -19,16 +19,21 @@ struct Case {
   Ragged rows;
   int64_t h;
   maxim::Dropout dropout;
+  maxim::DType type;  // of activations
   std::vector<float> x, residual, gamma, beta, d_y;
 
-  Case(const std::vector<int32_t>& lengths, int64_t columns, float probability = 0)
-      : rows(ragged(lengths)), h(columns), dropout{probability, 0x123456789ABCDEFull, 17, 5} {
+  Case(const std::vector<int32_t>& lengths, int64_t columns, float probability = 0,
+       maxim::DType type_ = maxim::DType::f32)
+      : rows(ragged(lengths)),
+        h(columns),
+        dropout{probability, 0x123456789ABCDEFull, 17, 5},
+        type(type_) {
     const int64_t size = rows.tokens() * h;
-    x = random_floats(size, 1);
-    residual = random_floats(size, 2);
+    x = rounded(type, random_floats(size, 1));
+    residual = rounded(type, random_floats(size, 2));
     gamma = random_floats(h, 3);
     beta = random_floats(h, 4);
-    d_y = random_floats(size, 5);
+    d_y = rounded(type, random_floats(size, 5));
   }
   std::vector<double> multipliers() const { return dropout_multipliers(dropout, rows, h); }
   std::vector<double> sum_of_inputs() const {
@@ -48,26 +53,26 @@ Results run(Backend& backend, const Case& c) {
   const maxim::Sequences sequences = o.put(c.rows);
   const int64_t t = c.rows.tokens(), h = c.h;
   const maxim::Tensor gamma = o.put(c.gamma), beta = o.put(c.beta);
-  const maxim::LayerNormForward f{.y = o.output(t, h),
-                                  .s = o.output(t, h),
+  const maxim::LayerNormForward f{.y = o.output(t, h, c.type),
+                                  .s = o.output(t, h, c.type),
                                   .mean = o.output(t),
                                   .rstd = o.output(t),
-                                  .x = o.put(c.x, t, h),
-                                  .residual = o.put(c.residual, t, h),
+                                  .x = o.put(c.x, t, h, c.type),
+                                  .residual = o.put(c.residual, t, h, c.type),
                                   .gamma = gamma,
                                   .beta = beta,
                                   .epsilon = kEpsilon,
                                   .dropout = c.dropout};
   backend.ops->layer_norm_forward(f, sequences);
-  const maxim::Tensor applied = o.output(t, h);
+  const maxim::Tensor applied = o.output(t, h, c.type);
   backend.ops->layer_norm_apply(applied, f.s, f.mean, f.rstd, gamma, beta);
   const auto before = [&] { return o.put(std::vector<float>(h, kBefore)); };
-  const maxim::LayerNormBackward b{.d_s = o.output(t, h),
-                                   .d_x = o.output(t, h),
+  const maxim::LayerNormBackward b{.d_s = o.output(t, h, c.type),
+                                   .d_x = o.output(t, h, c.type),
                                    .d_gamma = before(),
                                    .d_beta = before(),
                                    .d_bias = before(),
-                                   .d_y = o.put(c.d_y, t, h),
+                                   .d_y = o.put(c.d_y, t, h, c.type),
                                    .s = f.s,
                                    .mean = f.mean,
                                    .rstd = f.rstd,
@@ -88,22 +93,27 @@ std::vector<double> on_top(std::vector<double> sums) {
 // through some ten roundings of values below 8, 2^-24 * 8 each, in the middle of their range.
 constexpr double kBound = 4e-6;
 
+// `unit`: the rounding of each result to its type. What follows from the stored s is held against
+// the formula of the stored s.
 void require_right(Backend& backend, const Case& c) {
-  const std::string what = fmt::format("{}, {} rows of {}, dropout {}", backend.name,
-                                       c.rows.tokens(), c.h, c.dropout.probability);
+  const std::string what =
+      fmt::format("{}, {} rows of {}, dropout {}, {}", backend.name, c.rows.tokens(), c.h,
+                  c.dropout.probability, maxim::name_of(c.type));
+  const double unit = c.type == maxim::DType::f32 ? 0 : roundoff(c.type);
   const Results r = run(backend, c);
-  const auto multipliers = c.multipliers(), s = c.sum_of_inputs();
+  const auto multipliers = c.multipliers();
+  require_close(what + ": s", r.s, c.sum_of_inputs(), 2e-7, 1e-7 + unit, c.h);
+  const auto s = unit == 0 ? c.sum_of_inputs() : to_double(r.s);
   const LayerNorm want = layer_norm(s, to_double(c.gamma), to_double(c.beta), kEpsilon);
   const LayerNormGradients g =
       layer_norm_gradients(to_double(c.d_y), s, to_double(c.gamma), kEpsilon);
   const auto d_x = product(g.d_s, multipliers);
-  require_close(what + ": s", r.s, s, 2e-7, 1e-7, c.h);
   require_close(what + ": mean", r.mean, want.mean, 1e-6);
   require_close(what + ": rstd", r.rstd, want.rstd, 0, 2e-6);
-  require_close(what + ": y", r.y, want.y, kBound, 0, c.h);
+  require_close(what + ": y", r.y, want.y, kBound, unit, c.h);
   require_same_bits(what + ": apply", r.applied, r.y);
-  require_close(what + ": d_s", r.d_s, g.d_s, kBound, 0, c.h);
-  require_close(what + ": d_x", r.d_x, d_x, kBound, 0, c.h);
+  require_close(what + ": d_s", r.d_s, g.d_s, kBound, unit, c.h);
+  require_close(what + ": d_x", r.d_x, d_x, kBound, unit, c.h);
   // A sum over T rows: the terms' own errors and T roundings of the partial sums.
   const double sum_bound = kBound * (1 + std::sqrt(static_cast<double>(c.rows.tokens())));
   require_close(what + ": d_gamma", r.d_gamma, on_top(g.d_gamma), sum_bound, 1e-6);
@@ -142,6 +152,20 @@ TEST_CASE("layer_norm: widths around the vectors, rows around the blocks, ragged
       for (const int32_t rows : {1, 31, 32, 33, 64, 100})
         require_right(backend, Case({rows}, 48, probability));
       require_right(backend, Case({1, 1, 2000, 1, 100}, 32, probability));  // blocks of 33 rows
+    }
+}
+
+TEST_CASE("layer_norm: rows of a warp and rows of a block, blocks of rows, 16-bit activations") {
+  for (Backend& backend : backends())
+    for (const maxim::DType type : backend.types) {
+      // A GPU's warp keeps 1,024 columns in registers, 512 where they do not come in packs.
+      for (const int64_t h : {8, 13, 264, 512, 513, 1024, 1032, 2056})
+        require_right(backend, Case({3, 1, 0, 2}, h, 0.1f, type));
+      require_right(backend, Case({33}, 48, 0, type));
+      for (const int32_t rows : {7, 8, 9, 15, 16, 17})
+        require_right(backend, Case({rows}, 8, 0.1f, type));
+      // More than 528 blocks of 16 rows: longer blocks.
+      if (type == maxim::DType::f32) require_right(backend, Case({8449}, 4, 0, type));
     }
 }
 

@@ -15,13 +15,13 @@ struct Results {
 };
 
 Results run(Backend& backend, const std::vector<float>& x, const std::vector<float>& d_y,
-            int64_t columns, bool in_place = false) {
+            int64_t columns, bool in_place = false, maxim::DType type = maxim::DType::f32) {
   Operands o(*backend.device);
   const int64_t rows = static_cast<int64_t>(x.size()) / columns;
-  const maxim::Tensor in = o.put(x, rows, columns), d_out = o.put(d_y, rows, columns);
+  const maxim::Tensor in = o.put(x, rows, columns, type), d_out = o.put(d_y, rows, columns);
   const maxim::Tensor norm = o.output(rows);
-  const maxim::Tensor y = in_place ? in : o.output(rows, columns);
-  const maxim::Tensor d_x = in_place ? d_out : o.output(rows, columns);
+  const maxim::Tensor y = in_place ? in : o.output(rows, columns, type);
+  const maxim::Tensor d_x = in_place ? d_out : o.output(rows, columns, type);
   backend.ops->normalize_forward(y, norm, in);
   backend.ops->normalize_backward(d_x, d_out, y, norm);
   return {o.get(y), o.get(norm), o.get(d_x)};
@@ -65,6 +65,32 @@ TEST_CASE("normalize: widths around the vectors, in place, any number of threads
         const Results over = run(backend, x, d_y, columns, true);
         require_same_bits(what + ": y over x", over.y, r.y);
         require_same_bits(what + ": d_x over d_y", over.d_x, r.d_x);
+      }
+}
+
+TEST_CASE("normalize: 16-bit vectors, rows of a warp and rows of a block") {
+  for (Backend& backend : backends())
+    for (const maxim::DType type : backend.types)
+      for (const int64_t columns : {8, 13, 128, 512, 513, 1024, 1032, 2056}) {
+        const double unit = type == maxim::DType::f32 ? 0 : roundoff(type);
+        const auto x = rounded(type, random_floats(9 * columns, 1, 2));
+        const auto d_y = random_floats(9 * columns, 2);
+        const Results r = run(backend, x, d_y, columns, false, type);
+        const std::string what =
+            fmt::format("{} [9, {}] {}", backend.name, columns, maxim::name_of(type));
+        const Normalized want = normalize(to_double(x), columns);
+        require_close(what + ": norm", r.norm, want.norm, 0, kBound);
+        require_close(what + ": y", r.y, want.y, kBound, unit, columns);
+        // From the stored y and norm, by the formula.
+        std::vector<double> d_x;
+        for (int64_t t = 0; t < 9; ++t) {
+          double along = 0;
+          for (int64_t j = 0; j < columns; ++j)
+            along += static_cast<double>(r.y[t * columns + j]) * d_y[t * columns + j];
+          for (int64_t j = t * columns; j < (t + 1) * columns; ++j)
+            d_x.push_back((d_y[j] - r.y[j] * along) / r.norm[t]);
+        }
+        require_close(what + ": d_x", r.d_x, d_x, kBound, unit, columns);
       }
 }
 
