@@ -182,7 +182,8 @@ std::vector<Operation> loss_operations(const Settings& settings) {
   add("maxsim_forward", forward);
   add("maxsim_backward_queries", backward_queries);
   add("maxsim_backward_documents", backward_documents);
-  // 128 queries with a positive and a negative each; 256 queries of 8 ranks' 16 documents each.
+  // 128 queries with a positive and a negative each; 256 gathered from all ranks, 16 documents
+  // each.
   operations.push_back(
       {.name = "cross_entropy",
        .small = {cross_entropy("small", 33, 70), cross_entropy("small", 2, 1)},

@@ -1,6 +1,8 @@
 // Times of calls, and the limits of the machine to hold them against, measured in the same run.
 #pragma once
 
+#include <algorithm>
+
 #include "bench/kernels/operations.h"
 
 namespace maxim::bench {

@@ -39,9 +39,12 @@ double number_of(DType type, uint16_t bits) {
 
 }  // namespace
 
+bool is_emulated(const Device& device) {
+  return device.name().find("emulated") != std::string::npos;
+}
+
 int64_t memory_budget(const Device& device) {
-  const std::string name = device.name();
-  const bool host = name == "cpu" || name.find("emulated") != std::string::npos;
+  const bool host = device.name() == "cpu" || is_emulated(device);
   return host ? static_cast<int64_t>(kBudget * static_cast<double>(available_memory()))
               : std::numeric_limits<int64_t>::max();
 }

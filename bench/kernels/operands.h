@@ -17,6 +17,9 @@ class NoRoom : public Error {
   using Error::Error;
 };
 
+// Whether the device is tests/emulator's: its work is counted, its time says nothing.
+bool is_emulated(const Device& device);
+
 // Bytes that operands may take: most of what is free where the memory is the host's, whose
 // allocator never refuses; without a limit on a GPU, whose allocator does.
 int64_t memory_budget(const Device& device);
