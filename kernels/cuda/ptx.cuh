@@ -108,6 +108,13 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return y;
 }
 
+// The greater; NaN if one of them is.
+__device__ __forceinline__ float max_nan(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
 #else  // the emulator
 
 using maxim_emulated::Site;
@@ -196,6 +203,10 @@ void cp_async_wait() {
 inline float exp2_approximate(float x) {
   const float y = exp2f(x);
   return y < 0x1p-126f ? 0 : y;
+}
+
+inline float max_nan(float x, float y) {
+  return x != x || y != y ? std::bit_cast<float>(0x7FFFFFFF) : fmaxf(x, y);
 }
 
 #endif
