@@ -37,6 +37,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
          properties.major, properties.minor);
   name_ = fmt::format("cuda:{} {}", index, properties.name);
   multiprocessors_ = properties.multiProcessorCount;
+  shared_bytes_ = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   for (cudaEvent_t& event : passed_)
     cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");

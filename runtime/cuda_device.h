@@ -35,6 +35,7 @@ class CudaDevice final : public Device {
 
   cudaStream_t stream() const { return stream_; }
   int multiprocessors() const { return multiprocessors_; }
+  int64_t shared_bytes() const { return shared_bytes_; }  // of dynamic shared memory a block
 
   // Times that the host waited for the device. A training step never does.
   int64_t synchronizations() const { return synchronizations_; }
@@ -44,6 +45,7 @@ class CudaDevice final : public Device {
 
   int index_;
   int multiprocessors_ = 0;
+  int64_t shared_bytes_ = 0;
   std::string name_;
   cudaStream_t stream_ = nullptr;
   std::unordered_map<void*, int64_t> blocks_;

@@ -1,6 +1,6 @@
 // Multi-head attention over packed sequences (Vaswani et al. 2017) in the manner of FlashAttention
 // (Dao et al. 2022): the launchers, and the f32 version with plain FMA.
-// kernels/cuda/attention_mma.cu has the 16-bit one.
+// attention_forward_mma.cu and attention_backward_mma.cu have the 16-bit one.
 //
 //   forward    s = q k^T / sqrt(d), p = softmax(s) over the keys, out = (m p) v, m = dropout's 0 or
 //              1 / (1 - probability); saved: log_sum_exp of each row of s
@@ -368,13 +368,15 @@ void check_shapes(const Tensor& out, const Tensor& log_sum_exp, const Tensor& qk
 
 }  // namespace
 
-AttentionShape attention_shape(const Tensor& qkv, int64_t heads, const Sequences& sequences) {
+AttentionShape attention_shape(const CudaOps& ops, const Tensor& qkv, int64_t heads,
+                               const Sequences& sequences) {
   return {.type = qkv.dtype(),
           .tokens = sequences.tokens(),
           .sequences = sequences.count(),
           .longest = sequences.longest,
           .heads = heads,
-          .width = qkv.cols() / (3 * heads)};
+          .width = qkv.cols() / (3 * heads),
+          .shared_bytes = ops.shared_bytes()};
 }
 
 AttentionBatch attention_batch(const Sequences& sequences, int64_t heads, const KernelPlan& plan) {
@@ -409,7 +411,7 @@ void attention_delta(CudaOps& ops, const AttentionBackward& args, const Attentio
 void CudaOps::attention_forward(const AttentionForward& args, const Sequences& sequences) {
   check_shapes(args.out, args.log_sum_exp, args.qkv, args.heads, sequences);
   if (args.qkv.dtype() != DType::f32) return attention_forward_mma(*this, args, sequences);
-  const AttentionShape shape = attention_shape(args.qkv, args.heads, sequences);
+  const AttentionShape shape = attention_shape(*this, args.qkv, args.heads, sequences);
   const KernelPlan plan = attention_forward_plan(shape);
   for_width(shape.width, [&](auto width) {
     launch(*this, plan, attention_forward_kernel<width>,
@@ -422,7 +424,7 @@ void CudaOps::attention_backward(const AttentionBackward& args, const Sequences&
   check_shapes(args.out, args.log_sum_exp, args.qkv, args.heads, sequences);
   check_shapes(args.d_out, args.log_sum_exp, args.d_qkv, args.heads, sequences);
   if (args.qkv.dtype() != DType::f32) return attention_backward_mma(*this, args, sequences);
-  const AttentionShape shape = attention_shape(args.qkv, args.heads, sequences);
+  const AttentionShape shape = attention_shape(*this, args.qkv, args.heads, sequences);
   const KernelPlan keys = attention_backward_keys_plan(shape);
   const KernelPlan queries = attention_backward_queries_plan(shape);
   attention_delta(*this, args, shape);

@@ -23,11 +23,12 @@ struct AttentionDropout {
   float scale;
 };
 
-AttentionShape attention_shape(const Tensor& qkv, int64_t heads, const Sequences& sequences);
+AttentionShape attention_shape(const CudaOps& ops, const Tensor& qkv, int64_t heads,
+                               const Sequences& sequences);
 AttentionBatch attention_batch(const Sequences& sequences, int64_t heads, const KernelPlan& plan);
 AttentionDropout attention_dropout(const Dropout& dropout);
 
-// The 16-bit version of the two operations, in kernels/cuda/attention_mma.cu.
+// The 16-bit versions: kernels/cuda/attention_forward_mma.cu, attention_backward_mma.cu.
 void attention_forward_mma(CudaOps& ops, const AttentionForward& args, const Sequences& sequences);
 void attention_backward_mma(CudaOps& ops, const AttentionBackward& args,
                             const Sequences& sequences);

@@ -18,6 +18,7 @@ struct AttentionShape {
   DType type = DType::f32;
   int64_t tokens = 0, sequences = 0, longest = 0;
   int64_t heads = 0, width = 0;  // width of a head: 32 or 64
+  int64_t shared_bytes = 0;      // what the device grants a block
 };
 
 // f32: 8 warps own 8 rows each and meet the other side 32 rows, one a lane, at a time. 4 floats of
@@ -28,14 +29,18 @@ constexpr int kAttentionTile = kAttentionOwned * kAttentionWarps;
 constexpr int kAttentionLanes = 32;
 constexpr int attention_row(int width) { return width + 4; }
 
-// 16 bits: a warp owns 16 rows. Up to kAttentionShort rows a head's K and V stay in shared memory;
-// then 164 KB, what an A100 has, is used up in the backward pass. Few rows a block waste little on
-// short sequences; many read K and V less often, and long ones would wait for L2 otherwise.
+// 16 bits: a warp owns 16 rows, and keys are in flight 64 at a time. Up to kAttentionShort rows a
+// head's K and V stay in shared memory; then the backward pass takes 160 of the 163 KB that an A100
+// grants. Few rows a block waste little on short sequences; more read K and V less often, and long
+// sequences would wait for L2 otherwise.
 constexpr int kAttentionShort = 256;
 constexpr int kAttentionShortWarps = 4;
 constexpr int kAttentionLongWarps = 8;
 constexpr int kAttentionLongTile = 16 * kAttentionLongWarps;
 constexpr int kAttentionKeyTile = 64;
+// Of the owners of keys: 64 query rows at a time keep two stages within the 99 KB of small GPUs.
+constexpr int kAttentionKeyWarps = 4;
+constexpr int kAttentionKeyRows = 16 * kAttentionKeyWarps;
 
 constexpr int kAttentionDeltaBlock = 256;
 
@@ -86,9 +91,9 @@ inline KernelPlan attention_forward_plan(const AttentionShape& s) {
   return attention_plan(s, kernel);
 }
 
-// 16 bits up to kAttentionShort rows, all of the backward pass: q, k, v, out, d_out, log_sum_exp
-// in, d_q, d_k, d_v out; q k^T, d_out v^T, d_q, d_k, d_v. A block has all rows of a head; one stage
-// of keys is enough for one tile of them.
+// 16 bits, short: all of the backward pass. q, k, v, out, d_out, log_sum_exp in, d_q, d_k, d_v out;
+// q k^T, d_out v^T, d_q, d_k, d_v. A block has all rows of a head; one stage of keys is enough for
+// one tile of them.
 inline KernelPlan attention_backward_short_plan(const AttentionShape& s) {
   const int64_t warps = ceil_div(s.longest, 16), stages = s.longest > kAttentionKeyTile ? 2 : 1;
   return attention_plan(s,
@@ -100,6 +105,12 @@ inline KernelPlan attention_backward_short_plan(const AttentionShape& s) {
                          .columns = 8,
                          .numbers = 1,
                          .products = 5});
+}
+
+// Whether that is what runs.
+inline bool attention_backward_is_short(const AttentionShape& s) {
+  return s.type != DType::f32 && s.longest <= kAttentionShort &&
+         attention_backward_short_plan(s).shared_bytes <= s.shared_bytes;
 }
 
 // delta of each row and head: d_out and out in.
@@ -128,9 +139,9 @@ inline KernelPlan attention_backward_keys_plan(const AttentionShape& s) {
   } else {
     kernel.name = "attention_backward_keys_mma";
     kernel.rows = kAttentionKeyTile;
-    kernel.warps = kAttentionLongWarps;
+    kernel.warps = kAttentionKeyWarps;
     kernel.shared_bytes = 2 * (2 * kAttentionKeyTile * s.width +
-                               kAttentionLongTile * (2 * kAttentionKeyTile + 2 * 2 * s.width));
+                               kAttentionKeyRows * (2 * kAttentionKeyTile + 2 * 2 * s.width));
   }
   return attention_plan(s, kernel);
 }

@@ -31,6 +31,7 @@ class CudaOps final : public Ops {
   std::string gemm_library() const override;
   cudaStream_t stream() const { return device_.stream(); }
   int multiprocessors() const { return device_.multiprocessors(); }
+  int64_t shared_bytes() const { return device_.shared_bytes(); }
 
   // Memory of this backend between kernels of one operation; see Scratch.
   Scratch& scratch() { return scratch_; }
