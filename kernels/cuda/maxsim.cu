@@ -106,20 +106,21 @@ __global__ void __launch_bounds__(kPlainThreads, kPlainBlocks)
         }
       }
 
+      Maximum mine{};  // of row line + kLines * column
 #pragma unroll
       for (int i = 0; i < kSide; ++i) {
+        Maximum of_row = maxima[i];
 #pragma unroll
-        for (int offset = kColumns / 2; offset > 0; offset /= 2) {
-          const float value = __shfl_xor_sync(kAllLanes, maxima[i].value, offset);
-          const int token = __shfl_xor_sync(kAllLanes, maxima[i].token, offset);
-          maxima[i] = merge(maxima[i], {value, token});
-        }
-        const int r = line + kLines * i;
-        if (column != i || r >= rows) continue;
-        best[r] = maxima[i].value;
+        for (int offset = kColumns / 2; offset > 0; offset /= 2)
+          of_row = merge_lanes(of_row, offset);
+        if (column == i) mine = of_row;
+      }
+      const int r = line + kLines * column;
+      if (r < rows) {
+        best[r] = mine.value;
         if (args.winners != nullptr)
           args.winners[static_cast<int64_t>(row + r) * args.documents.count + j] =
-              static_cast<uint16_t>(maxima[i].token);
+              static_cast<uint16_t>(mine.token);
       }
       __syncthreads();
       add_scores(args, share, row, rows, best, j);

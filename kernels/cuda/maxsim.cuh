@@ -85,6 +85,13 @@ __device__ __forceinline__ Maximum merge(const Maximum& a, const Maximum& b) {
   return take_b ? b : a;
 }
 
+// The merger with the maximum of the lane whose number differs by `offset`, the same in both.
+__device__ __forceinline__ Maximum merge_lanes(const Maximum& mine, int offset) {
+  const float value = __shfl_xor_sync(kAllLanes, mine.value, offset);
+  const int token = __shfl_xor_sync(kAllLanes, mine.token, offset);
+  return merge(mine, {value, token});
+}
+
 // Adds the maxima of query tokens [row, row + rows) over document j, which are in shared memory, to
 // the scores of the share's queries: a warp sums a query, lanes interleaved. A query that began in
 // an earlier tile goes on from its score so far.

@@ -20,7 +20,8 @@ namespace maxim {
 namespace {
 
 constexpr int kWarps = kGatherThreads / kWarp;
-constexpr int kAhead = 8;  // rows in flight: 8 x 128 columns x 4 bytes a warp
+constexpr int kAhead = 8;       // rows in flight: 8 x 128 columns x 4 bytes a warp
+constexpr int kSortBlocks = 2;  // on a multiprocessor; with three, ptxas spills for sm_90
 
 // sum += weight(n) vectors[row(n)][column ...) for lanes n = 0 .. 31 of the warp, ascending, where
 // row(n) >= 0. All lanes call it; those whose columns lie outside of the width add nothing.
@@ -179,7 +180,7 @@ __device__ __forceinline__ void sort_winners(Sort& sort, int tokens) {
 }
 
 template <class T, int V>
-__global__ void __launch_bounds__(kGatherThreads)
+__global__ void __launch_bounds__(kGatherThreads, kSortBlocks)
     maxsim_backward_documents_kernel(const MaxSimBackward args, const T* queries) {
   Sort& sort = *shared_memory<Sort>();
   const int lane = threadIdx.x % kWarp, j = blockIdx.x, first = blockIdx.y * args.slab;

@@ -141,17 +141,6 @@ __device__ __forceinline__ void fold_batch(Maxima& maxima, const QueryFragments<
   }
 }
 
-// The maximum over the four lanes that share a row, in all of them.
-__device__ __forceinline__ Maximum maximum_of_quad(Maximum best) {
-#pragma unroll
-  for (int offset = 1; offset < 4; offset *= 2) {
-    const float value = __shfl_xor_sync(kAllLanes, best.value, offset);
-    const int token = __shfl_xor_sync(kAllLanes, best.token, offset);
-    best = merge(best, {value, token});
-  }
-  return best;
-}
-
 // The lowest token whose similarity with the query token is not a number. Rare, so slow.
 template <class T>
 __device__ __forceinline__ int first_nan(const T* query, const T* document, int tokens, int width) {
@@ -211,19 +200,22 @@ __global__ void __launch_bounds__(kTensorThreads, kTensorBlocks)
       }
 
 #pragma unroll
-      for (int m = 0; m < kBlocks; ++m)
+      for (int h = 0; h < 2; ++h) {
+        Maximum mine{};  // of row 16 t + 8 h + g of the warp
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          Maximum best_of_row = maximum_of_quad(maxima[m][h]);
-          const int r = warp_row + m * kLines + h * 8 + lane / 4;
-          if (lane % 4 != m || r >= rows) continue;
-          best[r] = best_of_row.value;
-          if (args.winners == nullptr) continue;
-          if (best_of_row.value != best_of_row.value)
-            best_of_row.token = first_nan(queries + (row + r) * width, documents + begin * width,
-                                          tokens, args.width);
-          args.winners[(row + r) * document_count + j] = static_cast<uint16_t>(best_of_row.token);
+        for (int m = 0; m < kBlocks; ++m) {
+          const Maximum of_row = merge_lanes(merge_lanes(maxima[m][h], 1), 2);
+          if (lane % 4 == m) mine = of_row;
         }
+        const int r = warp_row + lane % 4 * kLines + h * 8 + lane / 4;
+        if (r >= rows) continue;
+        best[r] = mine.value;
+        if (args.winners == nullptr) continue;
+        if (mine.value != mine.value)
+          mine.token =
+              first_nan(queries + (row + r) * width, documents + begin * width, tokens, args.width);
+        args.winners[(row + r) * document_count + j] = static_cast<uint16_t>(mine.token);
+      }
       __syncthreads();
       add_scores(args, share, row, rows, best, j);
     }
