@@ -42,7 +42,6 @@ endif
 TEST_ROOMS := $(addprefix tests/,$(ROOMS) reference)  # one binary; the others have their own
 
 .PHONY: all test emulated bench device-check demo demo-offline format clean deps
-.SECONDARY:
 all: $(PROGRAMS)
 
 $(PROGRAMS): %: $(BUILD)/apps/%.o $(LIBRARY)

@@ -1,4 +1,5 @@
-// cuBLASLt for CudaOps::gemm: one handle, one workspace, one algorithm a shape.
+// cuBLASLt for CudaOps::gemm: one handle, one workspace, one algorithm a shape
+// and alignment of the operands.
 #pragma once
 
 #include <cublasLt.h>
@@ -23,7 +24,7 @@ class CublasLt {
 
  private:
   struct Plan;
-  using Key = std::tuple<int64_t, int64_t, int64_t, int>;  // m, n, k, kinds of operands
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t>;  // m, n, k, kinds and alignments
   Plan& plan_of(const GemmArgs& args, int64_t m, int64_t n, int64_t k);
 
   CudaDevice& device_;

@@ -71,6 +71,8 @@ class CudaOps final : public Ops {
   void adamw(const AdamW& args) override;
 
  private:
+  void gemm_over_nothing(const GemmArgs& args);
+
   CudaDevice& device_;
   Scratch scratch_{device_};
   std::unique_ptr<CublasLt> cublas_lt_;

@@ -6,8 +6,11 @@
 // which adds it to every column of c^T, that is to every row of c; accumulation is beta = 1.
 // The algorithm is chosen once a shape by cuBLASLt's heuristic, with one workspace of 32 MiB (what
 // Hopper's kernels may want). 2 M N K FLOPs; each operand once.
+#include <algorithm>
+#include <bit>
+
 #include "kernels/cuda/cublas_lt.h"
-#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/floats.cuh"
 
 namespace maxim {
 namespace {
@@ -30,6 +33,19 @@ cudaDataType_t type_of(const Tensor& t) {
     default:
       fail("gemm: an operand of type {}", name_of(t.dtype()));
   }
+}
+
+// log2 of the bytes that a pointer is aligned to, at most 8: what cuBLASLt takes for granted unless
+// it is told less. Weights and working memory lie at multiples of 64 bytes.
+int alignment_of(const Tensor& t) {
+  return std::min(8, std::countr_zero(reinterpret_cast<uintptr_t>(t.data())));
+}
+
+// c[i, ·] = bias: the product over nothing.
+template <class T>
+__global__ void fill_rows_kernel(T* c, const T* bias, int64_t rows, int64_t columns) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < rows * columns) c[i] = bias[i % columns];
 }
 
 }  // namespace
@@ -71,8 +87,10 @@ std::string CublasLt::name() const {
 
 CublasLt::Plan& CublasLt::plan_of(const GemmArgs& args, int64_t m, int64_t n, int64_t k) {
   const cudaDataType_t type = type_of(args.a), result = type_of(args.c);
-  const int kinds = args.transpose_a | args.transpose_b << 1 | args.accumulate << 2 |
-                    !args.bias.absent() << 3 | type << 4 | result << 12;
+  const int alignments[] = {alignment_of(args.b), alignment_of(args.a), alignment_of(args.c)};
+  const int64_t kinds = args.transpose_a | args.transpose_b << 1 | args.accumulate << 2 |
+                        !args.bias.absent() << 3 | type << 4 | result << 12 | alignments[0] << 20 |
+                        alignments[1] << 24 | alignments[2] << 28;
   std::unique_ptr<Plan>& slot = plans_[{m, n, k, kinds}];
   if (slot != nullptr) return *slot;
 
@@ -104,6 +122,14 @@ CublasLt::Plan& CublasLt::plan_of(const GemmArgs& args, int64_t m, int64_t n, in
   const size_t workspace = kWorkspace;
   cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                        &workspace, sizeof workspace);
+  const auto aligned = [&](cublasLtMatmulPreferenceAttributes_t attribute, int alignment) {
+    const uint32_t bytes = 1u << alignment;
+    cublasLtMatmulPreferenceSetAttribute(preference, attribute, &bytes, sizeof bytes);
+  };
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments[0]);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments[1]);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments[2]);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments[2]);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
@@ -128,12 +154,6 @@ void CublasLt::multiply(const GemmArgs& args) {
   MAXIM_CHECK(args.bias.absent() || (args.bias.size() == n && !args.accumulate),
               "a bias of {} for {} columns, accumulate {}", args.bias.size(), n, args.accumulate);
   MAXIM_CHECK(a.dtype() == b.dtype(), "a is {}, b is {}", name_of(a.dtype()), name_of(b.dtype()));
-  if (m == 0 || n == 0) return;
-  if (k == 0) {
-    MAXIM_CHECK(args.bias.absent(), "a bias to a product over nothing");
-    if (!args.accumulate) device_.zero(c);
-    return;
-  }
   Plan& plan = plan_of(args, m, n, k);
   if (!args.bias.absent()) {
     const void* bias = args.bias.data();
@@ -146,7 +166,27 @@ void CublasLt::multiply(const GemmArgs& args) {
         "cublasLtMatmul");
 }
 
+// cuBLASLt has no product over nothing: c = bias, or 0, or as it was.
+void CudaOps::gemm_over_nothing(const GemmArgs& args) {
+  if (args.accumulate) return;
+  if (args.bias.absent()) return device_.zero(args.c);
+  const int64_t rows = args.c.rows(), columns = args.c.cols();
+  MAXIM_CHECK(args.bias.size() == columns, "a bias of {} for {} columns", args.bias.size(),
+              columns);
+  for_dtype(args.c.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    launch(*this,
+           {.name = "fill_rows",
+            .grid = {ceil_div(rows * columns, 256), 1, 1},
+            .block = 256,
+            .bytes = static_cast<double>(args.c.bytes())},
+           fill_rows_kernel<T>, args.c.as<T>(), args.bias.as<T>(), rows, columns);
+  });
+}
+
 void CudaOps::gemm(const GemmArgs& args) {
+  if (args.c.empty()) return;
+  if (args.a.empty()) return gemm_over_nothing(args);
   cublas_lt_->multiply(args);
   const double m = static_cast<double>(args.c.rows()), n = static_cast<double>(args.c.cols());
   const double k = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());

@@ -100,6 +100,11 @@ cublasLtMatrixLayout_t layout_of(const Case& c, const Stored& matrix, cudaDataTy
   return layout;
 }
 
+struct AtEnd {
+  std::function<void()> run;
+  ~AtEnd() { run(); }
+};
+
 struct Result {
   cublasStatus_t heuristic, product;
   std::vector<unsigned char> d, bias;
@@ -147,6 +152,12 @@ Result run(const Case& c) {
     set(cublasLtMatmulPreferenceSetAttribute, preference, attribute, c.alignment_d);
   const cublasLtMatrixLayout_t a_layout = layout_of(c, a, c.in), b_layout = layout_of(c, b, c.in),
                                d_layout = layout_of(c, d, c.out);
+  const AtEnd destroy{[=] {
+    for (const auto layout : {a_layout, b_layout, d_layout}) cublasLtMatrixLayoutDestroy(layout);
+    cublasLtMatmulPreferenceDestroy(preference);
+    cublasLtMatmulDescDestroy(description);
+    cublasLtDestroy(handle);
+  }};
   cublasLtMatmulHeuristicResult_t best = {};
   int found = 0;
   Result result = {};
@@ -161,10 +172,6 @@ Result run(const Case& c) {
                                   workspace.data(), c.workspace, test_stream());
   result.d = d_device.to_host();
   result.bias = bias_device.to_host();
-  for (const auto layout : {a_layout, b_layout, d_layout}) cublasLtMatrixLayoutDestroy(layout);
-  cublasLtMatmulPreferenceDestroy(preference);
-  cublasLtMatmulDescDestroy(description);
-  cublasLtDestroy(handle);
   return result;
 }
 

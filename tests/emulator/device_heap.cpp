@@ -133,7 +133,7 @@ void DeviceHeap::close() {
   for (const auto& [address, allocation] : allocations_) protect(allocation, false);
 }
 
-void DeviceHeap::check_ends(const std::string& who) const {
+void DeviceHeap::check_ends([[maybe_unused]] const std::string& who) const {
 #if !defined(__SANITIZE_ADDRESS__)
   for (const auto& [address, allocation] : allocations_) {
     const char* end = address + allocation.bytes;

@@ -174,7 +174,7 @@ TEST_CASE("__trap is a fault of its thread") {
 }
 
 TEST_CASE("host code that touches device memory is stopped and told so") {
-  const DeviceBuffer<float> buffer(16);
+  const DeviceBuffer<float> buffer(std::vector<float>(16, 1));  // opened by a copy, and closed
   const Outcome outcome = in_a_child([&] {
     volatile float value = buffer.data()[3];
     (void)value;

@@ -30,6 +30,24 @@ void row_sums(const float* rows, float* sums, int width) {
   }
 }
 
+// The place of each thread in the order before a barrier, and in that behind it.
+void places(int* before, int* behind, int* counters) {
+  before[threadIdx.x] = atomicAdd(counters, 1);
+  __syncthreads();
+  behind[threadIdx.x] = atomicAdd(counters + 1, 1);
+}
+
+struct Places {
+  std::vector<int> before, behind;
+  bool operator==(const Places&) const = default;
+};
+Places run_places(uint64_t seed) {
+  maxim_emulated::set_seed(seed);
+  const DeviceBuffer<int> before(64), behind(64), counters(std::vector<int>{0, 0});
+  launch({.grid = 1, .block = 64}, places, before.data(), behind.data(), counters.data());
+  return {before.to_host(), behind.to_host()};
+}
+
 template <bool barrier>
 std::vector<float> run_row_sums(uint64_t seed) {
   maxim_emulated::set_seed(seed);
@@ -51,6 +69,14 @@ TEST_CASE("a kernel with shuffles and a barrier gives the same bits under every 
     REQUIRE(first[row] == Approx(300 * middle).epsilon(1e-6));
   }
   for (uint64_t seed = 2; seed < 8; ++seed) REQUIRE(run_row_sums<true>(seed) == first);
+}
+
+TEST_CASE("threads run in an order of the seed's, another one behind each barrier") {
+  const Places first = run_places(1);
+  REQUIRE(run_places(1) == first);
+  REQUIRE(first.before != first.behind);
+  REQUIRE(run_places(2).before != first.before);
+  REQUIRE(run_places(2).behind != first.behind);
 }
 
 TEST_CASE("a missing barrier gives different results under different seeds") {

@@ -61,7 +61,8 @@ void multiply_tile(const float* a, const float* b, int64_t depth,
   Floats total[kTileColumns][kVectors] = {};
   for (int64_t k = 0; k < depth; ++k, a += kTileRows, b += kTileColumns) {
     Floats column[kVectors];
-    std::memcpy(column, a, sizeof column);
+    for (int v = 0; v < kVectors; ++v)  // one by one: a copy of both goes through the stack
+      std::memcpy(&column[v], reinterpret_cast<const char*>(a) + v * kVectorBytes, kVectorBytes);
     for (int j = 0; j < kTileColumns; ++j)
       for (int v = 0; v < kVectors; ++v) total[j][v] += column[v] * b[j];
   }
