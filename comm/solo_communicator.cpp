@@ -6,7 +6,8 @@ namespace maxim {
 namespace {
 
 void copy(const Tensor& destination, const Tensor& source) {
-  if (!source.empty()) std::memmove(destination.data(), source.data(), source.bytes());
+  if (!source.empty() && destination.data() != source.data())
+    std::memmove(destination.data(), source.data(), source.bytes());
 }
 
 }  // namespace

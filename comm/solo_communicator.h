@@ -1,5 +1,5 @@
-// The communicator of a single process, on host memory: there is one rank, so gathering and
-// summing are copies. Never calls MPI.
+// The communicator of a single process: there is one rank, so gathering and summing are copies, on
+// host memory; what already is in its place may be on any device. Never calls MPI.
 #pragma once
 
 #include "comm/communicator.h"

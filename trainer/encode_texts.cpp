@@ -113,11 +113,12 @@ EncodedTexts encode_texts(ModelSession& session, Communicator& communicator,
   for (int64_t b = 0; b < plan.batches(); ++b)
     parts[b % communicator.size()] += scored_tokens(plan, b);
 
-  const int64_t mine_rows = parts[communicator.rank()], all_rows = plan.scored_offsets.back();
-  const DeviceTensor mine_memory(device, DType::f32, mine_rows * dimension, "a rank's vectors");
-  const DeviceTensor all_memory(device, DType::f32, all_rows * dimension, "gathered vectors");
-  const Tensor mine = mine_memory.view().reshape(mine_rows, dimension);
-  const Tensor all = all_memory.view().reshape(all_rows, dimension);
+  const int64_t all_rows = plan.scored_offsets.back();
+  const int64_t first =
+      std::accumulate(parts.begin(), parts.begin() + communicator.rank(), int64_t{0});
+  const DeviceTensor memory(device, DType::f32, all_rows * dimension, "vectors of all ranks");
+  const Tensor all = memory.view().reshape(all_rows, dimension);
+  const Tensor mine = all.slice(first, first + parts[communicator.rank()]);
   int64_t filled = 0;
   encode_batches(session, communicator, texts, is_query, plan, 0,
                  [&](const std::vector<int64_t>&, const TokenVectors& vectors, Arena&) {
