@@ -119,9 +119,9 @@ __device__ __forceinline__ void update(const Update<Copy>& u, const Step& step,
     const float denominator = fmaf(sqrtf(v.x[e]), step.inverse_root_2, u.epsilon);
     p.x[e] = p.x[e] * keep - m.x[e] / denominator * step_size;
   }
-  p.store(u.p + i);
-  m.store(u.m + i);
-  v.store(u.v + i);
+  store_pack<N>(u.p + i, p.x);
+  store_pack<N>(u.m + i, m.x);
+  store_pack<N>(u.v + i, v.x);
   if (u.copy != nullptr) store_pack<N>(u.copy + i, p.x);
 }
 

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(const Operan
       const float gradient = expf((pack[e] - most) / o.temperature) * factor;
       pack.x[e] = j + e == target ? gradient - gradient_scale : gradient;
     }
-    pack.store(d_scores + j);
+    store_pack<N>(d_scores + j, pack.x);
   }
   if (threadIdx.x == 0)
     o.row_losses[row] = log(sum) - (static_cast<double>(target_score) - most) / o.temperature;

@@ -98,8 +98,9 @@ class HiddenDropout {
         const int word = (first + e) / 2;
         const uint32_t low = word & 1 ? bits.x[1] : bits.x[0];
         const uint32_t high = word & 1 ? bits.x[3] : bits.x[2];
-        const uint32_t random = (word & 2 ? high : low) >> (16 * ((first + e) & 1)) & 0xFFFFu;
-        mask.kept |= static_cast<uint32_t>(random >= threshold_) << (i * N + e);
+        // The element's 16 bits on top; what is below them does not change the comparison.
+        const uint32_t random = (word & 2 ? high : low) << ((first + e) & 1 ? 0 : 16);
+        mask.kept |= static_cast<uint32_t>(random >= threshold_ << 16) << (i * N + e);
       }
     });
     return mask;

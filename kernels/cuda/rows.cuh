@@ -64,11 +64,23 @@ __device__ __forceinline__ void load_pack(float* values, const T* p) {
 #pragma unroll
   for (int e = 0; e < N; ++e) values[e] = pack[e];
 }
+// To global memory.
 template <int N, class T>
 __device__ __forceinline__ void store_pack(T* p, const float* values) {
   Pack<T, N> pack;
 #pragma unroll
   for (int e = 0; e < N; ++e) pack.set(e, values[e]);
+#if defined(__CUDACC__)
+  // A plain store loses its alignment in some loops and becomes four of 32 bits.
+  if constexpr (sizeof(pack) % 16 == 0) {
+    uint4 words[sizeof(pack) / 16];
+    memcpy(words, &pack, sizeof(pack));
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(pack) / 16); ++i)
+      __stwb(reinterpret_cast<uint4*>(p) + i, words[i]);
+    return;
+  }
+#endif
   pack.store(p);
 }
 
