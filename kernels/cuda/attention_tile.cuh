@@ -86,26 +86,29 @@ struct SharedTile {
   }
 };
 
-// The block starts to copy rows x[0 .. rows) that are `stride` elements apart into rows [0,
-// capacity) of the tile, zeros behind.
+// The block starts to copy rows x[0 .. rows) that are `stride` elements apart into rows slot(row)
+// of the tile, zeros up to `capacity`. A thread keeps to its piece of a row.
+template <class T, int Width, class Slot>
+__device__ __forceinline__ void copy_to_slots(SharedTile<T, Width> tile, int capacity, const T* x,
+                                              int64_t stride, int rows, Slot slot) {
+  constexpr unsigned kPieces = Width / 8;
+  const int piece = static_cast<int>(threadIdx.x % kPieces);
+  const int step = static_cast<int>(blockDim.x / kPieces);
+  int row = static_cast<int>(threadIdx.x / kPieces);
+  const T* source = x + row * stride + piece * 8;
+  for (; row < capacity; row += step, source += step * stride)
+    cp_async_16(tile.piece(slot(row), piece), source, row < rows ? 16 : 0);
+}
 template <class T, int Width>
 __device__ __forceinline__ void copy_rows(SharedTile<T, Width> tile, int capacity, const T* x,
                                           int64_t stride, int rows) {
-  for (int i = threadIdx.x; i < capacity * tile.kPieces; i += blockDim.x) {
-    const int row = i / tile.kPieces, piece = i % tile.kPieces;
-    cp_async_16(tile.piece(row, piece), row < rows ? x + row * stride + piece * 8 : x,
-                row < rows ? 16 : 0);
-  }
+  copy_to_slots(tile, capacity, x, stride, rows, [](int row) { return row; });
 }
-// The same in the order of keys.
+// In the order of keys.
 template <class T, int Width>
 __device__ __forceinline__ void copy_keys(SharedTile<T, Width> tile, int capacity, const T* x,
                                           int64_t stride, int rows) {
-  for (int i = threadIdx.x; i < capacity * tile.kPieces; i += blockDim.x) {
-    const int row = i / tile.kPieces, piece = i % tile.kPieces;
-    cp_async_16(tile.piece(key_slot(row), piece), row < rows ? x + row * stride + piece * 8 : x,
-                row < rows ? 16 : 0);
-  }
+  copy_to_slots(tile, capacity, x, stride, rows, key_slot);
 }
 
 // c, d += a b: two results side by side.
