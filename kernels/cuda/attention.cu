@@ -48,7 +48,7 @@ template <int Width>
 __device__ __forceinline__ void dots(float (&s)[kOwned], const float* own, const float* lane_row) {
 #pragma unroll
   for (int i = 0; i < kOwned; ++i) s[i] = 0;
-#pragma unroll 4
+#pragma unroll 1
   for (int c = 0; c < Width; c += 4) {
     const Float4 y = Float4::load(lane_row + c);
 #pragma unroll
@@ -65,7 +65,7 @@ template <int Width>
 __device__ __forceinline__ void add_product(float (&acc)[kOwned][Width / kWarp], const float* w,
                                             const float* x) {
   const int lane = threadIdx.x % kWarp;
-#pragma unroll 2
+#pragma unroll 1
   for (int j = 0; j < kLanes; j += 4) {
     float columns[4][Width / kWarp];
 #pragma unroll
@@ -133,7 +133,7 @@ class KeptKeys {
 };
 
 template <int Width>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     attention_forward_kernel(AttentionBatch batch, AttentionDropout dropout, float* out,
                              float* log_sum_exp, const float* qkv) {
   const AttentionTile tile(batch, kAttentionTile);
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kAttentionDeltaBlock)
 }
 
 template <int Width>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     attention_backward_queries_kernel(AttentionBatch batch, AttentionDropout dropout, float* d_qkv,
                                       const float* d_out, const float* log_sum_exp,
                                       const float* qkv) {
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int Width>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     attention_backward_keys_kernel(AttentionBatch batch, AttentionDropout dropout, float* d_qkv,
                                    const float* d_out, const float* log_sum_exp, const float* qkv) {
   const AttentionTile tile(batch, kAttentionTile);
@@ -277,9 +277,8 @@ __global__ void __launch_bounds__(kThreads)
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int64_t hidden = int64_t{batch.heads} * Width, stride = 3 * hidden;
   const int64_t start = tile.start * stride + tile.head * Width;
-  const float *q = qkv + start, *k = q + hidden, *v = k + hidden;
+  const float* const q = qkv + start;
   const float* const d_o = d_out + tile.start * hidden + tile.head * Width;
-  const float* const deltas = d_qkv + start;
   float* const k_tile = shared_memory<float>();
   float* const v_tile = k_tile + kAttentionTile * kRow<Width>;
   float* const q_tile = v_tile + kAttentionTile * kRow<Width>;
@@ -290,8 +289,8 @@ __global__ void __launch_bounds__(kThreads)
   const int first = tile.first + warp * kOwned, own = tile.keys - first;
   const float scale = 1 / sqrtf(static_cast<float>(Width));
 
-  load_rows<Width>(k_tile, kAttentionTile, k + tile.first * stride, stride, tile.size);
-  load_rows<Width>(v_tile, kAttentionTile, v + tile.first * stride, stride, tile.size);
+  load_rows<Width>(k_tile, kAttentionTile, q + hidden + tile.first * stride, stride, tile.size);
+  load_rows<Width>(v_tile, kAttentionTile, q + 2 * hidden + tile.first * stride, stride, tile.size);
   float d_k[kOwned][Width / kWarp] = {}, d_v[kOwned][Width / kWarp] = {};
   // A tile beyond the keys only writes its zeros.
   for (int row = 0; row < (tile.first < tile.keys ? tile.rows : 0); row += kLanes) {
@@ -306,7 +305,7 @@ __global__ void __launch_bounds__(kThreads)
     const bool real = row + lane < tile.rows;
     const int lane_row = real ? row + lane : 0;
     const float log_sum = log_sum_exp[(tile.start + lane_row) * batch.heads + tile.head];
-    const float delta = deltas[lane_row * stride];
+    const float delta = d_qkv[start + lane_row * stride];
     // The warp's keys are one group of dropout: a lane draws for its own row.
     const uint32_t kept =
         dropout.threshold == 0

@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kAttentionShort * 2)
 }
 
 template <class T, int Width>
-__global__ void __launch_bounds__(kAttentionKeyWarps* kWarp)
+__global__ void __launch_bounds__(kAttentionKeyWarps* kWarp, 3)
     attention_backward_keys_mma_kernel(AttentionBatch batch, AttentionDropout dropout, T* d_qkv,
                                        const T* d_out, const float* log_sum_exp, const T* qkv) {
   constexpr int kRows = kAttentionKeyRows, kSharesAWarp = kShares<Width> / kAttentionKeyWarps;

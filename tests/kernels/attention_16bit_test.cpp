@@ -20,12 +20,13 @@ namespace {
 using Case = AttentionCase;
 using Results = AttentionResults;
 
-// Calls f with every backend and 16-bit type that it has.
+// Calls f with every backend and 16-bit type that it has. A CPU has none.
 template <class F>
 void for_16bit_types(F f) {
   for (Backend& backend : backends())
     for (const maxim::DType type : backend.types)
       if (type != maxim::DType::f32) f(backend, type);
+  SUCCEED();
 }
 
 double worst_error(const std::vector<double>& x, const std::vector<double>& want) {
@@ -119,20 +120,28 @@ TEST_CASE("attention in 16 bits: sequences beyond what shared memory holds") {
 
 TEST_CASE("attention in 16 bits: expansion rows attend and are not attended to") {
   for_16bit_types([](Backend& backend, maxim::DType type) {
-    for (const Case& c32 :
-         {Case({32, 5, 1, 0, 40, 17}, 2, 32, 0.2f, 16), Case({96, 200, 80}, 1, 64, 0.1f, 64),
-          Case({330, 70}, 1, 32, 0, 130), Case({300, 2}, 1, 64, 0.1f, 280)}) {
-      require_right(backend, type, c32);
-      Case c = c32.as(type);
-      // A row that is no key gets zeros even when gradients are not finite.
-      std::fill(c.d_out.begin(), c.d_out.end(), HUGE_VALF);
-      const Results r = run(backend, c);
-      for (size_t s = 0; s < c.rows.key_counts.size(); ++s)
-        for (int64_t t = c.rows.offsets[s] + c.rows.key_counts[s]; t < c.rows.offsets[s + 1]; ++t)
-          for (int64_t j = c.hidden(); j < 3 * c.hidden(); ++j)
-            if (r.d_qkv[t * 3 * c.hidden() + j] != 0) FAIL("row " << t << " is no key");
-    }
+    require_right(backend, type, Case({32, 5, 1, 0, 40, 17}, 2, 32, 0.2f, 16));
+    require_right(backend, type, Case({96, 200, 80}, 1, 64, 0.1f, 64));
+    require_right(backend, type, Case({330, 70}, 1, 32, 0, 130));
+    require_right(backend, type, Case({300, 2}, 1, 64, 0.1f, 280));
   });
+}
+
+TEST_CASE("attention: a row that is no key gets zeros even when gradients are not finite") {
+  for (Backend& backend : backends())
+    for (const maxim::DType type : backend.types)
+      for (const std::vector<int32_t>& lengths :
+           {std::vector<int32_t>{32, 5, 1, 0, 97}, std::vector<int32_t>{300, 2}}) {
+        Case c = Case(lengths, 2, 32, 0.1f, 30).as(type);
+        std::fill(c.d_out.begin(), c.d_out.end(), HUGE_VALF);
+        const Results r = run(backend, c);
+        for (size_t s = 0; s < c.rows.key_counts.size(); ++s)
+          for (int64_t t = c.rows.offsets[s] + c.rows.key_counts[s]; t < c.rows.offsets[s + 1]; ++t)
+            for (int64_t j = c.hidden(); j < 3 * c.hidden(); ++j)
+              if (r.d_qkv[t * 3 * c.hidden() + j] != 0)
+                FAIL(backend.name << ", " << maxim::name_of(type) << ": row " << t << " is no key");
+        SUCCEED();
+      }
 }
 
 TEST_CASE("attention: both passes drop exactly the probabilities of the scalar definition") {
@@ -195,6 +204,25 @@ TEST_CASE("attention in 16 bits: scores far apart neither overflow nor lose the 
         if (!std::isfinite(x)) FAIL("a gradient is not finite");
     }
   });
+}
+
+TEST_CASE("attention: scores far below zero do not overflow behind the last key") {
+  // Scores near -16 * 16 * 32 / sqrt(32) = -1,448: the zeros behind the keys would weigh e^1448.
+  for (Backend& backend : backends())
+    for (const maxim::DType type : backend.types)
+      for (const int32_t length : {5, 40, 270}) {
+        Case c({length}, 1, 32, 0.1f);
+        for (int32_t t = 0; t < length; ++t)
+          for (int64_t j = 0; j < 32; ++j) {
+            c.qkv[t * 96 + j] += 16;
+            c.qkv[t * 96 + 32 + j] -= 16;
+          }
+        const Results r = run(backend, c.as(type));
+        for (const auto& results : {r.out, r.log_sum_exp, r.d_qkv})
+          for (const float x : results)
+            if (!std::isfinite(x)) FAIL(backend.name << ", " << length << " rows: " << x);
+        SUCCEED();
+      }
 }
 
 TEST_CASE("attention in 16 bits: the same bits in any order of threads") {
