@@ -19,8 +19,12 @@ int cuda_device_count(std::string* reason) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) count = 0;
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
   if (reason != nullptr && count == 0)
-    *reason = status == cudaSuccess ? "no GPU" : cudaGetErrorString(status);
+    *reason = driver == 0             ? "there is no NVIDIA driver"
+              : status == cudaSuccess ? "the driver offers no GPU"
+                                      : cudaGetErrorString(status);
   return count;
 }
 

@@ -27,8 +27,15 @@ run "$build/tests/unit_tests"
 for ranks in 1 2 3 4; do
   run mpirun --oversubscribe -np $ranks "$build/tests/mpi_tests"
 done
-if [ -e "$build/emulated/tests/emulator_tests" ]; then run "$build/emulated/tests/emulator_tests"; fi
+for program in emulator_tests unit_tests; do
+  if [ -e "$build/emulated/tests/$program" ]; then run "$build/emulated/tests/$program"; fi
+done
 if [ -e "$build/tests/program_tests" ]; then run "$build/tests/program_tests"; fi
+if command -v python3 > /dev/null; then
+  run python3 tests/cuda/static_gate.py "$build"
+else
+  echo "static gate skipped: there is no python3"
+fi
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" != 0 ]
