@@ -37,9 +37,6 @@ class CudaDevice final : public Device {
   int multiprocessors() const { return multiprocessors_; }
   int64_t shared_bytes() const { return shared_bytes_; }  // of dynamic shared memory a block
 
-  // Times that the host waited for the device. A training step never does.
-  int64_t synchronizations() const { return synchronizations_; }
-
  private:
   char* stage(int64_t bytes);
 
@@ -49,7 +46,6 @@ class CudaDevice final : public Device {
   std::string name_;
   cudaStream_t stream_ = nullptr;
   std::unordered_map<void*, int64_t> blocks_;
-  int64_t synchronizations_ = 0;
 
   // A ring of pinned memory. A piece is free again when the stream has passed it; two halves, each
   // with an event behind its last copy.

@@ -31,9 +31,12 @@ class Device {
 
   // Number of allocate() calls so far. A training step makes none after the first.
   int64_t allocations() const { return allocations_; }
+  // Times that the host waited for the device so far. A training step never does.
+  int64_t synchronizations() const { return synchronizations_; }
 
  protected:
   int64_t allocations_ = 0;
+  int64_t synchronizations_ = 0;
 };
 
 // Host memory. Large blocks are anonymous maps, so pages cost nothing until they are touched.
