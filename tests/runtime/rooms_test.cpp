@@ -1,4 +1,5 @@
-// The rooms of design: an include may only point down this list, and only comm talks to MPI or NCCL.
+// The rooms of design: an include may only point down this list, only comm talks to MPI or NCCL,
+// and only kernels/cuda, runtime/cuda* and comm/nccl* see CUDA.
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -27,10 +28,19 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
 
 std::string first_folder(const std::string& path) { return path.substr(0, path.find('/')); }
 
-// "file:line: text" of every include that is not allowed, and of every MPI or NCCL symbol outside comm.
+bool may_see_cuda(const std::string& file) {
+  return file.find("kernels/cuda/") == 0 || file.find("runtime/cuda") == 0 ||
+         file.find("comm/nccl") == 0;
+}
+
+// "file:line: text" of every include that is not allowed, and of every MPI or NCCL symbol outside
+// comm.
 std::vector<std::string> violations(const std::string& file, std::istream& text) {
   static const std::regex include(R"(^\s*#\s*include\s*["<]([^">]+)[">])");
-  static const std::regex message_passing(R"(\b(MPI_[A-Z][a-z]|MPI_COMM_|nccl[A-Z])|<(mpi|nccl)\.h>)");
+  static const std::regex message_passing(
+      R"(\b(MPI_[A-Z][a-z]|MPI_COMM_|nccl[A-Z])|<(mpi|nccl)\.h>)");
+  static const std::regex cuda_header(
+      R"(<(cuda|cub|cublas|curand|nccl)|"runtime/cuda_|"kernels/cuda/.*\.cuh|"kernels/cuda/cu)");
   const std::string room = first_folder(file);
   std::vector<std::string> found;
   std::string line;
@@ -42,6 +52,7 @@ std::vector<std::string> violations(const std::string& file, std::istream& text)
       bad = kMayInclude.count(target) > 0 && target != room &&
             kMayInclude.at(room).count(target) == 0;
       bad = bad || target == "tests";
+      bad = bad || (std::regex_search(line, cuda_header) && !may_see_cuda(file));
     }
     bad = bad || (room != "comm" && std::regex_search(line, message_passing));
     if (bad) found.push_back(file + ":" + std::to_string(number) + ": " + line);
@@ -51,7 +62,7 @@ std::vector<std::string> violations(const std::string& file, std::istream& text)
 
 }  // namespace
 
-TEST_CASE("no include points up, and only comm speaks MPI or NCCL", "[rooms]") {
+TEST_CASE("no include points up; MPI, NCCL and CUDA stay in their rooms", "[rooms]") {
   int files = 0;
   for (const auto& [room, _] : kMayInclude) {
     for (const auto& entry : fs::recursive_directory_iterator(room)) {
@@ -72,4 +83,10 @@ TEST_CASE("the room check sees a violation", "[rooms]") {
       "#include \"data/sampler.h\"\n#include \"runtime/tensor.h\"\n#include <vector>\n"
       "MPI_Barrier(MPI_COMM_WORLD);\n#include \"trainer/schedule.h\"\n");
   CHECK(violations("loss/contrastive.cpp", text).size() == 3);
+  const auto sees_cuda = [](const std::string& file) {
+    std::istringstream text("#include <cuda_runtime.h>\n#include \"kernels/cuda/cuda_ops.h\"\n");
+    return violations(file, text).size();
+  };
+  CHECK(sees_cuda("model/encoder.cpp") == 2);
+  CHECK(sees_cuda("kernels/cuda/gemm.cu") == 0);
 }
