@@ -114,8 +114,10 @@ int64_t ModelSession::upload_bytes(const BatchLimits& limits) const {
 std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_gradients,
                                          Communicator& communicator) {
   std::unique_ptr<ModelSession> session;
+  ModelOptions chosen = options;
+  if (chosen.device == "auto" && communicator.size() > 1) chosen.device = "cpu";
   communicator.checked([&] {
-    session = std::make_unique<ModelSession>(options, with_gradients);
+    session = std::make_unique<ModelSession>(chosen, with_gradients);
     if (session->on_gpu() && communicator.size() > 1)
       fail_input("--device {}: several ranks on GPUs are not supported yet; use --device cpu",
                  options.device);
