@@ -35,6 +35,7 @@ template <int Width>
 __device__ __forceinline__ void load_rows(float* tile, int capacity, const float* x, int64_t stride,
                                           int rows) {
   constexpr int kPacks = Width / 4;
+#pragma unroll 2  // more would want more than 128 registers
   for (int i = threadIdx.x; i < capacity * kPacks; i += kThreads) {
     const int row = i / kPacks, column = i % kPacks * 4;
     Float4 values{};

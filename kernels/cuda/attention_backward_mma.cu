@@ -135,6 +135,7 @@ template <class T, int Width>
 __device__ __forceinline__ void add_share(float (&acc)[2][4][4], const KeyShare& share,
                                           SharedTile<T, kKeyTile> w, SharedTile<T, Width> x,
                                           int rows) {
+#pragma unroll 1  // more would want more than 128 registers
   for (int row = 0; row < rows; row += 16) {
     uint32_t a[2][4], b[2][4];
 #pragma unroll
@@ -316,7 +317,7 @@ __global__ void __launch_bounds__(kAttentionKeyWarps* kWarp, 3)
 }
 
 template <class T, int Width>
-__global__ void __launch_bounds__(kAttentionLongWarps* kWarp)
+__global__ void __launch_bounds__(kAttentionLongWarps* kWarp, 2)
     attention_backward_queries_mma_kernel(AttentionBatch batch, AttentionDropout dropout, T* d_qkv,
                                           const T* d_out, const float* log_sum_exp, const T* qkv) {
   constexpr int kRows = kAttentionLongTile;
