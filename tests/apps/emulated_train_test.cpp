@@ -59,7 +59,7 @@ TEST_CASE("thirty steps on the CUDA backend give the CPU's losses", "[emulated]"
   const Fixture f;
   const auto cpu = f.losses("./train", "cpu", 30, {"--device", "cpu"});
   const auto cuda = f.losses("build/emulated/train", "cuda", 30, {"--device", "cuda"});
-  CHECK(cpu.back() < 0.5 * cpu.front());
+  CHECK(cpu.back() < 0.7 * cpu.front());
   CHECK(worst_difference(cuda, cpu) < 1e-4);
 }
 
