@@ -26,18 +26,16 @@ struct ScoreGradients {
   int row;           // of the warp's rows in these tiles
   float log_sum[2];  // of the lane's rows, in exponents of 2; infinite for rows that are not real
   float delta[2] = {0, 0};
-  int positions[2];
+  int first;  // of the warp's rows in their sequence
 
   __device__ __forceinline__ ScoreGradients(SharedTile<T, Width> q_tile,
                                             SharedTile<T, Width> d_out_tile, const WarpRows& warp,
                                             const float* log_sum_exp, int heads)
-      : q(q_tile), d_out(d_out_tile), row(warp.row) {
+      : q(q_tile), d_out(d_out_tile), row(warp.row), first(warp.first) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      positions[half] = warp.positions[half];
+    for (int half = 0; half < 2; ++half)
       log_sum[half] =
           warp.real(half) ? log_sum_exp[int64_t{warp.lane_rows[half]} * heads] * kLog2E : INFINITY;
-    }
   }
 
   // delta from where attention_delta() left it in d_q.
@@ -73,6 +71,8 @@ struct ScoreGradients {
     float s[4][4], d_p[4][4];
     multiply(s, q, k, slot);
     multiply(d_p, d_out, v, slot);
+    // A row's position is its number in its sequence.
+    const int positions[2] = {first + WarpRows::offset(0), first + WarpRows::offset(1)};
     const KeptKeys kept(dropout, tile, positions, key);
     const bool all_keys = key + kChunk <= tile.keys;
 #pragma unroll
@@ -192,7 +192,7 @@ __device__ __forceinline__ void store_queries(T* d_qkv, float (&acc)[Width / 8][
 }
 
 template <class T, int Width>
-__global__ void __launch_bounds__(kAttentionShort * 2)
+__global__ void __launch_bounds__(kAttentionShortBackward * 2)
     attention_backward_short_kernel(AttentionBatch batch, AttentionDropout dropout, T* d_qkv,
                                     const T* d_out, const T* out, const float* log_sum_exp,
                                     const T* qkv) {
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kAttentionShort * 2)
   copy_rows(out_tile, tile_rows, out + at, x.hidden, tile.rows);
   stages.copy(0);
 
-  const WarpRows warp(batch, tile, 0);
+  const WarpRows warp(tile, 0);
   ScoreGradients<T, Width> gradients(
       q_tile, d_out_tile, warp, log_sum_exp + tile.start * batch.heads + tile.head, batch.heads);
   cp_async_wait<0>();
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kAttentionKeyWarps* kWarp, 3)
   float acc[kSharesAWarp][2][4][4] = {};
   // A tile beyond the keys only writes its zeros.
   for (int i = 0; i * kRows < (any_keys ? tile.rows : 0); ++i) {
-    const WarpRows warp(batch, tile, i * kRows);
+    const WarpRows warp(tile, i * kRows);
     ScoreGradients<T, Width> gradients(q_tile(i), d_out_tile(i), warp,
                                        log_sum_exp + tile.start * batch.heads + tile.head,
                                        batch.heads);
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(kAttentionLongWarps* kWarp, 2)
             x.hidden, tile.size);
   stages.copy(0);
 
-  const WarpRows warp(batch, tile, tile.first);
+  const WarpRows warp(tile, tile.first);
   ScoreGradients<T, Width> gradients(
       q_tile, d_out_tile, warp, log_sum_exp + tile.start * batch.heads + tile.head, batch.heads);
   gradients.read_delta(d_qkv + (x.q - qkv), x.stride, warp);

@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kAttentionShortWarps* kWarp)
   copy_keys(v_tile, padded, x.v, x.stride, tile.keys);
   cp_async_commit();
 
-  const WarpRows warp(batch, tile, tile.first);
+  const WarpRows warp(tile, tile.first);
   float s[Chunks][4][4];
   SoftmaxRows rows;
   cp_async_wait<1>();
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kAttentionShortWarps* kWarp)
   __syncthreads();
   if (warp.own <= 0) return;
   float acc[Width / 8][4] = {};
-  add_values<T, Width>(acc, s, v_tile, dropout, tile, warp.positions, 0, tile.keys);
+  add_values<T, Width>(acc, s, v_tile, dropout, tile, warp.lane_rows, 0, tile.keys);
   finish_forward<T, Width>(out, log_sum_exp, acc, rows, warp, tile, batch.heads, dropout.scale);
 }
 
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kAttentionLongWarps* kWarp)
   copy_rows(q_tile, kAttentionLongTile, x.q + tile.first * x.stride, x.stride, tile.size);
   stages.copy(0);
 
-  const WarpRows warp(batch, tile, tile.first);
+  const WarpRows warp(tile, tile.first);
   SoftmaxRows rows;
   float acc[Width / 8][4] = {};
   for (int i = 0; i * kKeyTile < tile.keys; ++i) {
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kAttentionLongWarps* kWarp)
     for (int n = 0; n < Width / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) acc[n][e] *= rescale[e / 2];
-    add_values<T, Width>(acc, s, stages.v(i), dropout, tile, warp.positions, i * kKeyTile, keys);
+    add_values<T, Width>(acc, s, stages.v(i), dropout, tile, warp.lane_rows, i * kKeyTile, keys);
   }
   cp_async_wait<0>();  // without keys, tile 0
   if (warp.own > 0)

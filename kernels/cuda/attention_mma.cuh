@@ -83,16 +83,12 @@ __device__ __forceinline__ int key_of(int t, int e) {
 // `own` of them real. A lane's two rows, clamped to real ones.
 struct WarpRows {
   int row, first, own;
-  int lane_rows[2], positions[2];
+  int lane_rows[2];
 
-  __device__ __forceinline__ WarpRows(const AttentionBatch& batch, const AttentionTile& tile,
-                                      int tile_first)
+  __device__ __forceinline__ WarpRows(const AttentionTile& tile, int tile_first)
       : row(threadIdx.x / kWarp * 16), first(tile_first + row), own(tile.rows - first) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      lane_rows[half] = min(first + offset(half), tile.rows - 1);
-      positions[half] = batch.positions[tile.start + lane_rows[half]];
-    }
+    for (int half = 0; half < 2; ++half) lane_rows[half] = min(first + offset(half), tile.rows - 1);
   }
   __device__ __forceinline__ bool real(int half) const { return offset(half) < own; }
   static __device__ __forceinline__ int offset(int half) {
