@@ -1,8 +1,11 @@
 #include "trainer/model_session.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 
 #include "runtime/error.h"
+#include "runtime/files.h"
 #include "runtime/log.h"
 
 namespace maxim {
@@ -45,6 +48,23 @@ void add_prefixes(WordPiece& tokenizer, const ColbertConfig& config) {
                *prefixes[1], ids[0]);
 }
 
+// What the ranks have to agree on before they share weights: number of parameters, and the texts
+// that describe model and tokenizer. The weights themselves are those of rank 0.
+std::string model_facts(const std::string& directory, const std::string& tokenizer_directory,
+                        const Parameters& parameters) {
+  namespace fs = std::filesystem;
+  std::set<fs::path> files;
+  for (const std::string& place : {directory, tokenizer_directory})
+    for (const auto& entry : fs::directory_iterator(place))
+      if (entry.path().extension() == ".json" || entry.path().extension() == ".txt")
+        files.insert(entry.path());
+  std::string facts = fmt::format("{}: {} parameters\n", directory, parameters.count());
+  for (const fs::path& file : files)
+    facts += fmt::format("{}: hash {:x}\n", file.string(),
+                         std::hash<std::string_view>()(MappedFile(file).text()));
+  return facts;
+}
+
 }  // namespace
 
 ModelSession::ModelSession(const ModelOptions& options, bool with_gradients)
@@ -72,8 +92,7 @@ ModelSession::ModelSession(const ModelOptions& options, bool with_gradients)
       std::make_unique<Parameters>(device_, bert_, config_.embedding_size, with_gradients);
   files_.load(*parameters_, device_, options.seed);
   colbert_ = std::make_unique<Colbert>(*ops_, bert_, config_.embedding_size, *parameters_);
-  for (const auto* lines :
-       {&files_.warnings(), &tokenizer_.warnings(), &text_encoder_->warnings()})
+  for (const auto* lines : {&files_.warnings(), &tokenizer_.warnings(), &text_encoder_->warnings()})
     warnings_.insert(warnings_.end(), lines->begin(), lines->end());
 }
 
@@ -115,6 +134,12 @@ std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_
                                          Communicator& communicator) {
   std::unique_ptr<ModelSession> session;
   communicator.checked([&] { session = std::make_unique<ModelSession>(options, with_gradients); });
+  std::string facts;
+  communicator.checked([&] {
+    facts = model_facts(options.model_name_or_path, session->tokenizer_directory(),
+                        session->parameters());
+  });
+  communicator.demand_same(facts);
   session->broadcast(communicator);
   for (const std::string& warning : session->warnings()) log_warning("{}", warning);
   log_info("{}: {}, {} layers, hidden size {}, embedding size {}", options.model_name_or_path,
