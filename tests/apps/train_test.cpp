@@ -333,6 +333,7 @@ TEST_CASE("ranks that were given different things end with one message", "[train
   const std::string rows = "build/rows-of-ranks.tsv";
   maxim::write_text(rows, training_rows(20, 1));
   own.write(rows, training_rows(20, 1));
+  fs::create_directories(own.file("tests/golden"));
   fs::copy(kModel, own.file(kModel), fs::copy_options::recursive);
   const auto refused = [&](const std::vector<std::string>& more, const std::string& word) {
     const std::vector<std::string> arguments = {
