@@ -33,7 +33,8 @@ std::string on_one_line(std::string text) {
 
 void print_hits(const std::vector<Hit>& hits, const TextFile& corpus) {
   for (size_t i = 0; i < hits.size(); ++i)
-    fmt::print("{}\t{:.4f}\t{}\t{}\n", i + 1, hits[i].score, corpus.ids[hits[i].document],
+    fmt::print("{}\t{:.4f}\t{}\t{}\n", i + 1, hits[i].score,
+               on_one_line(corpus.ids[hits[i].document]),
                on_one_line(corpus.texts[hits[i].document]));
   std::fflush(stdout);
 }
@@ -80,7 +81,8 @@ void answer_file(const Options& options, ModelSession& session, Communicator& co
     return;
   }
   for (size_t q = 0; q < hits.size(); ++q) {
-    fmt::print("{}{}: {}\n", q == 0 ? "" : "\n", queries.ids[q], on_one_line(queries.texts[q]));
+    fmt::print("{}{}: {}\n", q == 0 ? "" : "\n", on_one_line(queries.ids[q]),
+               on_one_line(queries.texts[q]));
     print_hits(hits[q], corpus);
   }
 }
@@ -104,6 +106,7 @@ int search(const Options& options, Communicator& communicator) {
     corpus = read_texts(options.corpus);
     if (!options.queries.empty()) queries = read_texts(options.queries);
   });
+  communicator.demand_same(fingerprint(corpus) + fingerprint(queries));
   const auto session = open_model(options.model, false, communicator);
   if (options.queries.empty()) {
     answer_typed(options, *session, communicator, corpus);

@@ -1,6 +1,7 @@
 #include "comm/communicator.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "comm/failure.h"
 #include "comm/host.h"
@@ -33,6 +34,23 @@ void Communicator::checked(const std::function<void()>& work) {
   }
   if ((*first)[0] == '2') throw InputError(message);
   throw Error(message);
+}
+
+void Communicator::demand_same(const std::string& facts) {
+  const std::vector<std::string> all = all_gather_text(facts);
+  const auto other = std::find_if(all.begin(), all.end(),
+                                  [&](const std::string& other) { return other != all[0]; });
+  if (other == all.end()) return;
+  const std::vector<std::string> hosts = all_gather_text(host_name());
+  std::istringstream expected(all[0]), found(*other);
+  std::string here, there;
+  do {
+    if (!std::getline(expected, here)) here = "nothing";
+    if (!std::getline(found, there)) there = "nothing";
+  } while (here == there);
+  const size_t rank = other - all.begin();
+  fail_input("the ranks differ: rank 0 on {} has '{}', rank {} on {} has '{}'", hosts[0], here,
+             rank, hosts[rank], there);
 }
 
 void Communicator::check_parts(const Tensor& all, const Tensor& mine,

@@ -58,6 +58,11 @@ class Communicator {
   // failed before one would leave the others waiting there.
   void checked(const std::function<void()>& work);
 
+  // Agreement on what the ranks were given: `facts` are lines, one a fact. When the ranks do not
+  // all have the same, every rank throws the same InputError with the first line that differs, the
+  // first rank that has it and its host. Collective.
+  void demand_same(const std::string& facts);
+
  protected:
   // Preconditions of all_gather and reduce_scatter.
   void check_parts(const Tensor& all, const Tensor& mine, const std::vector<int64_t>& parts) const;

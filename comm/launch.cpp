@@ -1,7 +1,9 @@
 #include "comm/launch.h"
 
+#include <fcntl.h>
 #include <mpi.h>
 #include <omp.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -135,11 +137,22 @@ void start(World& world, int argc, char** argv) {
 }  // namespace
 
 int run_program(int argc, char** argv, const std::function<int(World&)>& program) {
+  // A closed standard stream must not become the number of the next file that is opened. One that
+  // cannot be written reports what is lost.
+  while (true) {
+    const int null = open("/dev/null", O_RDONLY);
+    if (null > STDERR_FILENO) close(null);
+    if (null < 0 || null > STDERR_FILENO) break;
+  }
   World world;
   int exit_code = 0;
   try {
     start(world, argc, argv);
     exit_code = program(world);
+    world.communicator->checked([] {
+      if (std::fflush(stdout) != 0 || std::ferror(stdout))
+        fail("standard output is not whole: a write failed (disk full, or closed?)");
+    });
   } catch (...) {
     const Failure failure = current_failure();
     exit_code = failure.exit_code;
@@ -149,7 +162,6 @@ int run_program(int argc, char** argv, const std::function<int(World&)>& program
       exit_code = end_together(world.rank, world.size, world.host, failure);
   }
   world.communicator.reset();
-  std::fflush(stdout);
   int initialized = 0;
   MPI_Initialized(&initialized);
   if (initialized) MPI_Finalize();

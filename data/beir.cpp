@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 
@@ -25,6 +26,7 @@ std::string text_of(const JsonRow& row, const char* name, bool required, const s
 // Rows with "text", "title" in front where there is one, and "_id"; other keys are ignored.
 TextFile read_jsonl(const TextFileMap& file, bool id_required) {
   TextFile result;
+  result.path = file.path();
   std::unordered_map<std::string, int64_t> line_of;
   std::string_view text = file.text(), line;
   while (text.ends_with('\n') || text.ends_with('\r')) text.remove_suffix(1);  // empty last lines
@@ -72,6 +74,13 @@ bool parse(std::string_view line, Judgement& judgement) {
   return result.ec == std::errc() && result.ptr == end;
 }
 
+// Three columns, the third in words: a score that is no whole number makes no header.
+bool is_header(std::string_view line) {
+  const size_t last = line.rfind('\t');
+  return std::count(line.begin(), line.end(), '\t') == 2 && last + 1 < line.size() &&
+         std::string_view("+-.0123456789").find(line[last + 1]) == std::string_view::npos;
+}
+
 using Relevant = std::unordered_map<int64_t, int>;
 
 std::unordered_map<std::string_view, int64_t> index_of(const TextFile& file) {
@@ -92,7 +101,7 @@ std::vector<Relevant> read_qrels(const TextFileMap& file, const TextFile& querie
     const std::string where = fmt::format("{}:{}", file.path(), reader.number());
     Judgement judgement;
     if (!parse(line, judgement)) {
-      if (reader.number() == 1) continue;  // the header
+      if (reader.number() == 1 && is_header(line)) continue;
       fail_input("{}: expected query-id<TAB>corpus-id<TAB>whole number, found \"{}\"", where,
                  excerpt(line, 60));
     }
@@ -114,6 +123,22 @@ std::vector<Relevant> read_qrels(const TextFileMap& file, const TextFile& querie
 
 }  // namespace
 
+std::string fingerprint(const TextFile& file) {
+  size_t hash = 0;
+  for (const auto* list : {&file.ids, &file.texts})
+    for (const std::string& text : *list) hash = hash * 31 + std::hash<std::string>()(text);
+  return fmt::format("{}: {} texts, hash {:x}\n", file.path, file.texts.size(), hash);
+}
+
+std::string fingerprint(const RetrievalSet& set) {
+  size_t hash = 0;
+  for (size_t q = 0; q < set.relevant.size(); ++q)
+    for (const auto& [document, relevance] : set.relevant[q])  // in any order
+      hash += (q * 31 + static_cast<size_t>(document)) * 31 + static_cast<size_t>(relevance);
+  return fingerprint(set.corpus) + fingerprint(set.queries) +
+         fmt::format("judgements of {}: hash {:x}\n", set.queries.path, hash);
+}
+
 RetrievalSet read_beir(const std::string& directory, const std::string& split) {
   RetrievalSet set;
   const TextFileMap qrels = open(directory, "qrels/" + split + ".tsv");
@@ -122,6 +147,7 @@ RetrievalSet read_beir(const std::string& directory, const std::string& split) {
   std::vector<Relevant> relevant = read_qrels(qrels, queries, set.corpus);
   for (size_t q = 0; q < queries.ids.size(); ++q) {
     if (relevant[q].empty()) continue;
+    set.queries.path = queries.path;
     set.queries.ids.push_back(std::move(queries.ids[q]));
     set.queries.texts.push_back(std::move(queries.texts[q]));
     set.relevant.push_back(std::move(relevant[q]));
@@ -135,6 +161,7 @@ TextFile read_texts(const std::string& path) {
   const size_t first = file.text().find_first_not_of(" \t\r\n");
   if (first != std::string_view::npos && file.text()[first] == '{') return read_jsonl(file, false);
   TextFile result;
+  result.path = path;
   LineReader reader(file.text());
   std::string_view line;
   while (reader.next(line)) {

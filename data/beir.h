@@ -12,6 +12,7 @@ namespace maxim {
 struct TextFile {
   std::vector<std::string> ids;
   std::vector<std::string> texts;
+  std::string path;
 };
 
 struct RetrievalSet {
@@ -27,5 +28,10 @@ RetrievalSet read_beir(const std::string& directory, const std::string& split);
 
 // One text a line, or jsonl with "text" (and "_id" where given; else ids are line numbers from 1).
 TextFile read_texts(const std::string& file);
+
+// Lines of counts and hashes of all texts and ids, in order, and of the judgements. Ranks compare
+// them.
+std::string fingerprint(const TextFile& file);
+std::string fingerprint(const RetrievalSet& set);
 
 }  // namespace maxim

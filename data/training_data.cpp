@@ -24,6 +24,7 @@ constexpr size_t kShownRows = 5;      // bad rows that the warnings spell out
 struct Verdict {
   std::string reason;  // "": a good row
   bool negative_is_positive = false, negative_is_query = false, has_empty_text = false;
+  size_t hash = 0;
 };
 
 struct Line {
@@ -45,6 +46,7 @@ Verdict judge(const Columns& columns, std::string_view line, JsonRow& scratch,
   Verdict verdict;
   verdict.reason = columns.split(line, scratch, texts);
   if (!verdict.reason.empty()) return verdict;
+  verdict.hash = std::hash<std::string_view>()(line);
   const std::string_view query = strip(texts[0]), positive = strip(texts[1]);
   verdict.has_empty_text = query.empty() || positive.empty();
   for (size_t i = 2; i < texts.size(); ++i) {
@@ -85,6 +87,7 @@ struct TrainingData::State {
     TextFileMap map;
     std::vector<int64_t> begins = {};  // first byte of each good row
     int64_t first_row = 0;             // rows of the files before it
+    size_t hash = 0;                   // of the good rows' text
   };
   TrainingDataOptions options;
   std::vector<File> files;
@@ -113,6 +116,7 @@ void TrainingData::State::reject(const std::string& where, const std::string& re
 
 void TrainingData::State::accept(File& file, const Line& line, const Verdict& verdict) {
   file.begins.push_back(line.begin);
+  file.hash = file.hash * 31 + verdict.hash;
   ++rows;
   negative_is_positive += verdict.negative_is_positive;
   negative_is_query += verdict.negative_is_query;
@@ -120,7 +124,7 @@ void TrainingData::State::accept(File& file, const Line& line, const Verdict& ve
 }
 
 void TrainingData::State::read(const std::string& path) {
-  File& file = files.emplace_back(File{TextFileMap(path), {}, rows});
+  File& file = files.emplace_back(File{TextFileMap(path), {}, rows, 0});
   std::string_view text = file.map.text();
   const RowFormat format = format_of(path, text);
   if (columns.known() && columns.format() != format)
@@ -210,6 +214,14 @@ std::string TrainingData::description() const {
   std::string result = state_->columns.description() + "; first row:";
   for (const std::string& text : texts) result += " | " + excerpt(text, 60);
   return result;
+}
+
+std::string TrainingData::fingerprint() const {
+  std::string lines;
+  for (const State::File& file : state_->files)
+    lines +=
+        fmt::format("{}: {} rows, hash {:x}\n", file.map.path(), file.begins.size(), file.hash);
+  return lines;
 }
 
 TrainingData TrainingData::hold_out(int64_t count, uint64_t seed) {

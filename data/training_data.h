@@ -38,6 +38,9 @@ class TrainingData {
   // The first bad rows; the number of rows whose negative equals the positive.
   const std::vector<std::string>& warnings() const;
 
+  // One line a file: its path, its good rows and a hash of their text. Ranks compare it.
+  std::string fingerprint() const;
+
   // Takes `count` rows, chosen by the seed, out of this set and returns them as their own. Both
   // keep the order of the files.
   TrainingData hold_out(int64_t count, uint64_t seed);

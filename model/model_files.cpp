@@ -8,6 +8,7 @@
 #include "model/checkpoint_format.h"
 #include "runtime/error.h"
 #include "runtime/files.h"
+#include "runtime/finite.h"
 #include "runtime/philox.h"
 #include "runtime/safetensors.h"
 
@@ -29,6 +30,13 @@ struct Source {
   std::string name;
   const SafetensorsEntry& entry() const { return file->at(name); }
 };
+
+// `values`: those of the source, as floats.
+void check_finite(const Source& source, const void* values) {
+  if (!all_finite(values, source.entry().elements()))
+    fail_input("{}: {} has values that are NaN or infinite: the model is broken",
+               source.file->path(), source.name);
+}
 
 // Our name of a checkpoint's tensor: no "bert." in front, LayerNorm.weight / bias.
 std::string canonical_name(std::string name) {
@@ -260,6 +268,7 @@ void ModelFiles::load(Parameters& parameters, Device& device, uint64_t seed) con
     if (p.name == kProjection && entry.shape[0] != p.rows)
       fail_input("{}: the projection has {} columns, --embedding_size asks for {}",
                  source.file->path(), entry.shape[0], p.rows);
+    if (entry.dtype == "F32") check_finite(source, entry.data);
     if (entry.dtype == "F32" && entry.elements() == p.size()) {
       device.copy_in(value, entry.data);
       continue;
@@ -268,6 +277,7 @@ void ModelFiles::load(Parameters& parameters, Device& device, uint64_t seed) con
                 entry.elements());
     buffer.resize(p.size());
     read_as_float(*source.file, source.name, buffer.data());
+    if (entry.dtype != "F32") check_finite(source, buffer.data());
     if (entry.elements() < p.size()) draw_word_rows(buffer, entry.shape[0], p.rows, p.cols, seed);
     device.copy_in(value, buffer.data());
   }

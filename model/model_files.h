@@ -37,7 +37,8 @@ class ModelFiles {
   // and the wanted embedding_size. New word rows are drawn around the mean of the old rows as
   // transformers' resize does (variance 1e-9 times theirs, column by column); a projection that the
   // files lack from U(-1/sqrt(H), 1/sqrt(H)), the default of torch.nn.Linear. Both from the seed,
-  // by Philox. Throws InputError when the files have a projection of another width.
+  // by Philox. Throws InputError when the files have a projection of another width or a weight that
+  // is not finite.
   void load(Parameters& parameters, Device& device, uint64_t seed) const;
 
  private:
@@ -47,7 +48,7 @@ class ModelFiles {
 
 // Writes config.json, model.safetensors, modules.json, 1_Dense/, config_sentence_transformers.json,
 // sentence_bert_config.json and README.md, which with the tokenizer's files is PyLate's layout,
-// into an existing directory. Files are synced.
+// into an existing directory. Files are synced. Throws Error for a weight that is not finite.
 void save_model(const std::string& directory, const BertConfig& bert, const ColbertConfig& colbert,
                 const Parameters& parameters, Device& device);
 

@@ -1,7 +1,9 @@
 // PyLate's layout, as PyLate 1.6 with transformers 5.3 writes it, with LayerNorm.weight / bias as
 // Hugging Face names them (transformers 5.3 writes gamma / beta, and reads both).
 #include "model/model_files.h"
+#include "runtime/error.h"
 #include "runtime/files.h"
+#include "runtime/finite.h"
 #include "runtime/safetensors.h"
 
 namespace maxim {
@@ -25,6 +27,8 @@ void write_weights(const std::string& path, const std::vector<const Parameter*>&
   for (const Parameter* p : list) {
     buffer.resize(p->size());
     device.copy_out(buffer.data(), parameters.value(p->name));
+    if (!all_finite(buffer.data(), p->size()))
+      fail("{} has weights that are NaN or infinite after training: nothing is saved", p->name);
     writer.write(buffer.data(), p->size() * size_of(DType::f32));
   }
   writer.finish();

@@ -15,7 +15,8 @@
 namespace maxim {
 
 MappedFile::MappedFile(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a pipe that nobody writes to is refused below instead of waited for.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
   struct stat status {};
   const bool known = fstat(descriptor, &status) == 0;

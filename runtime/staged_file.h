@@ -8,9 +8,10 @@ namespace maxim {
 
 class StagedFile {
  public:
-  // Creates an empty file under a temporary name beside `path`. Throws InputError when that fails
-  // (no such directory, not allowed) or `path` is a directory: a typo is known before hours of
-  // work.
+  // Creates an empty file, path.partial, and locks it. A symbolic link is followed: its target is
+  // what gets replaced. Throws InputError when that fails (no such directory, not allowed), when
+  // another job is writing it, and when `path` is there but no regular file (a directory, a device,
+  // a pipe): a typo is known before hours of work, and a device is never replaced by a file.
   explicit StagedFile(const std::string& path);
   ~StagedFile();  // removes the temporary file unless it was committed
   StagedFile(const StagedFile&) = delete;
@@ -20,6 +21,7 @@ class StagedFile {
 
  private:
   std::string path_, staging_;
+  int lock_ = -1;
   bool committed_ = false;
 };
 

@@ -4,10 +4,12 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <numeric>
 #include <sstream>
 #include <vector>
 
+#include "data/text_lines.h"
 #include "runtime/error.h"
 
 namespace maxim {
@@ -74,18 +76,29 @@ class ConfigReader : public CLI::ConfigBase {
  private:
   std::string file() const { return app_.get_config_ptr()->results().front(); }
 
+  // Also refuses what TOML has and CLI11 reads as something else.
   std::string without_comment(const std::string& line, int64_t number) const {
+    const auto refuse = [&](const char* reason) {
+      fail_input("{}: line {}: {}: {}", file(), number, reason, line);
+    };
     char quote = 0;
-    for (size_t i = 0; i < line.size(); ++i) {
-      if (quote == 0 && line[i] == '#') return line.substr(0, i);
+    int lists = 0;  // that are open
+    size_t i = 0;
+    for (; i < line.size() && (quote != 0 || line[i] != '#'); ++i) {
+      if (quote == 0 && (line.compare(i, 3, "\"\"\"") == 0 || line.compare(i, 3, "'''") == 0))
+        refuse("three quotes are not supported, write one");
+      if (quote == '"' && line[i] == '\\')
+        refuse("a backslash needs single quotes, in which it stands for itself");
+      if (quote == 0) lists += (line[i] == '[') - (line[i] == ']');
       if (quote == 0 && (line[i] == '"' || line[i] == '\'')) {
         quote = line[i];
       } else if (line[i] == quote) {
         quote = 0;
       }
     }
-    if (quote != 0) fail_input("{}: line {}: a quote is not closed: {}", file(), number, line);
-    return line;
+    if (quote != 0) refuse("a quote is not closed");
+    if (lists > 0) refuse("a list has to end on the line on which it begins");
+    return line.substr(0, i);
   }
 
   const CLI::App& app_;
@@ -130,6 +143,17 @@ CLI::Option* add_boolean_option(CLI::App& app, const std::string& name,
       ->type_name("[true|false]");
 }
 
+// CLI11 would wait for somebody to write into a pipe.
+CLI::Validator regular_file() {
+  CLI::Validator validator("");
+  validator.operation([](std::string& path) {
+    std::error_code error;
+    const bool good = std::filesystem::is_regular_file(path, error);
+    return good ? std::string() : fmt::format("{}: not a regular file", path);
+  });
+  return validator;
+}
+
 }  // namespace
 
 CLI::Validator whole_number(int64_t minimum, int64_t maximum) {
@@ -162,12 +186,24 @@ CLI::Validator number_between(double minimum, double maximum) {
                 [=](double value) { return value >= minimum && value <= maximum; });
 }
 
+CLI::Validator valid_utf8() {
+  CLI::Validator validator("");
+  validator.operation([](std::string& text) {
+    const int64_t invalid = find_invalid_utf8(text);
+    return invalid < 0
+               ? std::string()
+               : fmt::format("'{}' is not valid UTF-8 at byte {}", excerpt(text, 60), invalid + 1);
+  });
+  return validator;
+}
+
 CommandLine::CommandLine(const std::string& program, const std::string& description)
     : app_(description, program) {
   app_.option_defaults()->always_capture_default();
   app_.get_help_ptr()->group("General");
   app_.set_version_flag("--version", kVersion, "Print the version and exit")->group("General");
   app_.set_config("--config", "", "TOML file; its keys are the names of these flags")
+      ->check(regular_file())
       ->group("General");
   app_.config_formatter(std::make_shared<ConfigReader>(app_));
   app_.get_formatter()->column_width(42);
@@ -200,9 +236,11 @@ void CommandLine::add_model_options(ModelOptions& options) {
       "Tokens of a document at most [the model's, or 180]")
       ->check(whole_number(1));
   add("--query_prefix", overrides.query_prefix,
-      "Token put before queries, '' for none [the model's, or '[Q] ']");
+      "Token put before queries, '' for none [the model's, or '[Q] ']")
+      ->check(valid_utf8());
   add("--document_prefix", overrides.document_prefix,
-      "Token put before documents, '' for none [the model's, or '[D] ']");
+      "Token put before documents, '' for none [the model's, or '[D] ']")
+      ->check(valid_utf8());
   add_boolean("--do_query_expansion", overrides.do_query_expansion,
               "Fill queries up with [MASK] tokens [the model's, or true]")
       ->group("Model");
@@ -218,6 +256,7 @@ void CommandLine::add_model_options(ModelOptions& options) {
           },
           "Words left out of documents' scores, separated by blanks, '' for none [the model's, or "
           "punctuation]")
+      ->check(valid_utf8())
       ->group("Model");
   add("--embedding_size", overrides.embedding_size,
       "Width of a new projection [the model's, or 128]")
@@ -265,8 +304,18 @@ int CommandLine::run(int argc, char** argv, const std::function<int(World&)>& pr
       if (world.rank == 0) fmt::print("{}\n", kVersion);
       return 0;
     }
+    world.communicator->demand_same(given_flags());
     return program(world);
   });
+}
+
+std::string CommandLine::given_flags() const {
+  std::string lines;
+  for (const CLI::Option* option : app_.get_options())
+    if (option->count() > 0 && option != app_.get_config_ptr())
+      lines +=
+          fmt::format("{} {}\n", option->get_name(), CLI::detail::join(option->results(), " "));
+  return lines;
 }
 
 std::unique_ptr<StagedFile> stage_output(const std::string& path, Communicator& communicator) {

@@ -46,11 +46,13 @@ class CommandLine {
 
   // main's whole body: parses on every rank and runs `program`; see run_program for exit codes.
   // --help and --version print once and give 0. A wrong command line or config file is an
-  // InputError; an unknown flag or key is answered with the most similar one.
+  // InputError; an unknown flag or key is answered with the most similar one; ranks that were given
+  // different flags are refused.
   int run(int argc, char** argv, const std::function<int(World&)>& program);
 
  private:
   void parse(int argc, char** argv);
+  std::string given_flags() const;  // one line each, with its values
 
   CLI::App app_;
 };
@@ -61,6 +63,8 @@ CLI::Validator whole_number(int64_t minimum, int64_t maximum = std::numeric_limi
 CLI::Validator number_above(double minimum);
 CLI::Validator number_from(double minimum);
 CLI::Validator number_between(double minimum, double maximum);
+// Text that can be saved as JSON.
+CLI::Validator valid_utf8();
 
 // Where rank 0 writes a result file: staged, so that it appears whole or not at all. Null on the
 // other ranks, and when `path` is empty. Call it before the work: a wrong place is an InputError on

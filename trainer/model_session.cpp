@@ -1,8 +1,11 @@
 #include "trainer/model_session.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 
 #include "runtime/error.h"
+#include "runtime/files.h"
 #include "runtime/log.h"
 
 namespace maxim {
@@ -43,6 +46,23 @@ void add_prefixes(WordPiece& tokenizer, const ColbertConfig& config) {
   if (ids[0] == ids[1] && *prefixes[0] != *prefixes[1])
     fail_input("the prefixes '{}' and '{}' are the same token, {}: choose two", *prefixes[0],
                *prefixes[1], ids[0]);
+}
+
+// What the ranks have to agree on before they share weights: number of parameters, and the texts
+// that describe model and tokenizer. The weights themselves are those of rank 0.
+std::string model_facts(const std::string& directory, const std::string& tokenizer_directory,
+                        const Parameters& parameters) {
+  namespace fs = std::filesystem;
+  std::set<fs::path> files;
+  for (const std::string& place : {directory, tokenizer_directory})
+    for (const auto& entry : fs::directory_iterator(place))
+      if (entry.path().extension() == ".json" || entry.path().extension() == ".txt")
+        files.insert(entry.path());
+  std::string facts = fmt::format("{}: {} parameters\n", directory, parameters.count());
+  for (const fs::path& file : files)
+    facts += fmt::format("{}: hash {:x}\n", file.string(),
+                         std::hash<std::string_view>()(MappedFile(file).text()));
+  return facts;
 }
 
 }  // namespace
@@ -125,6 +145,12 @@ std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_
       fail_input("{} needs a GPU; this run is on the CPU",
                  options.compute_type == DType::bf16 ? "--bf16" : "--fp16");
   });
+  std::string facts;
+  communicator.checked([&] {
+    facts = model_facts(options.model_name_or_path, session->tokenizer_directory(),
+                        session->parameters());
+  });
+  communicator.demand_same(facts);
   session->broadcast(communicator);
   for (const std::string& warning : session->warnings()) log_warning("{}", warning);
   log_info("{}: {}, {} layers, hidden size {}, embedding size {}", options.model_name_or_path,

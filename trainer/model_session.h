@@ -70,6 +70,7 @@ class ModelSession {
   const BertConfig& bert() const { return bert_; }         // vocab_size includes the new rows
   const ColbertConfig& config() const { return config_; }  // overrides applied
   const std::string& format() const { return files_.format(); }
+  const std::string& tokenizer_directory() const { return files_.tokenizer_directory(); }
   bool has_new_projection() const { return !files_.has_projection(); }
   // Of tokenizer and prefixes, one line each, for the start log.
   const std::vector<std::string>& warnings() const { return warnings_; }

@@ -19,6 +19,8 @@ namespace maxim {
 namespace {
 
 constexpr const char* kLockName = ".lock";
+constexpr const char* kFinalName = ".final.partial";
+constexpr const char* kPartial = ".partial";
 
 // Takes the lock of a directory, which lasts as long as the process, and writes the owner into it.
 int take_lock(const std::string& directory) {
@@ -50,9 +52,35 @@ int take_lock(const std::string& directory) {
 
 // The first file that an earlier run or somebody else left, or "".
 std::string first_foreign_file(const std::string& directory) {
-  for (const auto& entry : fs::directory_iterator(directory))
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error))
     if (entry.path().filename() != kLockName) return entry.path().filename();
+  if (error) fail_input("--output_dir {}: cannot be read: {}", directory, error.message());
   return "";
+}
+
+// Renamed first, so that a run that is killed leaves no half of it under its name.
+void remove_whole(const std::string& directory) {
+  std::error_code error;
+  fs::remove_all(directory + kPartial, error);
+  if (!error) fs::rename(directory, directory + kPartial, error);
+  if (!error) fs::remove_all(directory + kPartial, error);
+  if (error) fail("{}: cannot be removed: {}", directory, error.message());
+}
+
+// What runs that were killed were writing, replacing or removing.
+void remove_leftovers(const std::string& directory) {
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename();
+    if (name == kFinalName || (name.starts_with("checkpoint-") &&
+                               (name.ends_with(kPartial) || name.ends_with(".replaced"))))
+      leftovers.push_back(entry.path());
+  }
+  for (const fs::path& path : leftovers)
+    if (!error) fs::remove_all(path, error);
+  if (error) fail_input("--output_dir {}: cannot be cleaned: {}", directory, error.message());
 }
 
 }  // namespace
@@ -72,6 +100,7 @@ OutputDirectory::OutputDirectory(const std::string& path, bool overwrite) : path
         "--overwrite_output_dir",
         path, file);
   }
+  remove_leftovers(path);
 }
 
 OutputDirectory::~OutputDirectory() {
@@ -95,13 +124,13 @@ void OutputDirectory::save_checkpoint(int64_t step, int64_t limit, int64_t keep,
     const auto oldest = std::find_if(checkpoints_.begin(), checkpoints_.end() - 1,
                                      [&](int64_t s) { return s != keep; });
     if (oldest == checkpoints_.end() - 1) break;
-    fs::remove_all(checkpoint(*oldest));
+    remove_whole(checkpoint(*oldest));
     checkpoints_.erase(oldest);
   }
 }
 
 void OutputDirectory::save_final(const std::function<void(const std::string&)>& write) {
-  const fs::path staging = path_ + "/.final.partial";
+  const fs::path staging = fs::path(path_) / kFinalName;
   fs::remove_all(staging);
   make_directories(staging);
   write(staging);

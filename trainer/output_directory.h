@@ -11,9 +11,9 @@ namespace maxim {
 
 class OutputDirectory {
  public:
-  // Creates and locks the directory. Throws InputError when it cannot be written, when another
-  // running job holds it (its process and host are named), or when it has files of an earlier run
-  // and `overwrite` is false.
+  // Creates and locks the directory, and removes what killed runs left half-done. Throws InputError
+  // when it cannot be written, when another running job holds it (its process and host are named),
+  // or when it has files of an earlier run and `overwrite` is false.
   OutputDirectory(const std::string& path, bool overwrite);
   ~OutputDirectory();
   OutputDirectory(const OutputDirectory&) = delete;

@@ -113,7 +113,7 @@ void add_optimization_flags(CommandLine& line, TrainingArguments& a) {
       ->group(group);
   line.app()
       .add_option("--max_steps", a.max_steps, "Optimizer steps; overrides --num_train_epochs")
-      ->check(whole_number(-1))
+      ->check(whole_number(-1, kMostSteps))
       ->capture_default_str()
       ->group(group);
   line.app()
@@ -125,7 +125,7 @@ void add_optimization_flags(CommandLine& line, TrainingArguments& a) {
   line.app()
       .add_option("--gradient_accumulation_steps", a.gradient_accumulation_steps,
                   "Micro-batches an optimizer step; they add no candidates")
-      ->check(whole_number(1))
+      ->check(whole_number(1, kMostSteps))
       ->capture_default_str()
       ->group(group);
   line.app()
@@ -169,7 +169,7 @@ void add_optimization_flags(CommandLine& line, TrainingArguments& a) {
       ->group(group);
   line.app()
       .add_option("--warmup_steps", a.warmup_steps, "Steps of linear warm-up")
-      ->check(whole_number(0))
+      ->check(whole_number(0, kMostSteps))
       ->capture_default_str()
       ->group(group);
   line.app()
@@ -188,6 +188,7 @@ void add_output_flags(CommandLine& line, TrainingArguments& a) {
       ->group(group);
   line.app()
       .add_option("--run_name", a.run_name, "Name in the start record (default: the directory's)")
+      ->check(valid_utf8())
       ->group(group);
   line.add_boolean(
           "--overwrite_output_dir", a.overwrite_output_dir,
@@ -229,6 +230,25 @@ void add_run_flags(CommandLine& line, TrainingArguments& a) {
       ->group(group);
 }
 
+// Training computes in float32. 1/x is what a divisor is used as.
+void check_floats(const TrainingArguments& a) {
+  const auto refuse = [](const char* flag, double value, const char* reason) {
+    fail_input("{} {}: {} in float32, in which training computes", flag, value, reason);
+  };
+  for (const auto& [flag, value] : {std::pair{"--learning_rate", a.learning_rate},
+                                    {"--weight_decay", a.weight_decay},
+                                    {"--temperature", a.temperature},
+                                    {"--adam_epsilon", a.adam_epsilon},
+                                    {"--max_grad_norm", a.max_grad_norm}})
+    if (!std::isfinite(static_cast<float>(value))) refuse(flag, value, "infinite");
+  for (const auto& [flag, value] :
+       {std::pair{"--temperature", a.temperature}, {"--adam_epsilon", a.adam_epsilon}})
+    if (!std::isfinite(1 / static_cast<float>(value))) refuse(flag, value, "0");
+  for (const auto& [flag, value] :
+       {std::pair{"--adam_beta1", a.adam_beta1}, {"--adam_beta2", a.adam_beta2}})
+    if (static_cast<float>(value) >= 1) refuse(flag, value, "1");
+}
+
 }  // namespace
 
 void add_training_arguments(CommandLine& line, TrainingArguments& arguments) {
@@ -255,7 +275,7 @@ void check_training_arguments(const TrainingArguments& a) {
                a.warmup_ratio);
   if (a.max_bad_rows >= 0 && a.bad_rows != "skip")
     fail_input("--max_bad_rows {} needs --bad_rows skip", a.max_bad_rows);
-  if (a.adam_beta1 >= 1 || a.adam_beta2 >= 1) fail_input("--adam_beta1 and --adam_beta2: below 1");
+  check_floats(a);
   if (a.max_steps == 0) fail_input("--max_steps 0: expected at least 1, or -1 for whole epochs");
   if (a.bf16 && a.fp16) fail_input("--bf16 and --fp16 exclude each other");
   if (a.output_dir.empty()) fail_input("--output_dir is empty");

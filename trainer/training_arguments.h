@@ -72,6 +72,9 @@ struct TrainingArguments {
   bool dry_run = false;
 };
 
+// Steps are counted in 32 bits by dropout's random numbers.
+constexpr int64_t kMostSteps = UINT32_MAX;
+
 void add_training_arguments(CommandLine& line, TrainingArguments& arguments);
 
 // What a single flag's own check cannot see. Throws InputError.

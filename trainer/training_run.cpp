@@ -64,6 +64,7 @@ class TrainingRun {
   void open_data();
   void open_model();
   void choose_metric();
+  void check_batch_size() const;
   void plan_steps();
   SamplerSettings sampler_settings() const;
   TrainStepSettings step_settings() const;
@@ -72,6 +73,7 @@ class TrainingRun {
   void train();
   void log_steps(int64_t step, const StepMetrics& step_metrics);
   void evaluate(int64_t step);
+  void check_trained() const;
   void save_checkpoint(int64_t step);
   void save_final();
   void write_end_record();
@@ -101,6 +103,8 @@ class TrainingRun {
   int64_t held_out_ = 0;
   Counts counts_, recorded_;  // so far, and at the last step record
   double last_loss_ = 0;
+  StepMetrics last_metrics_;  // of the last step record
+  int64_t last_logged_ = 0;   // steps at it
   Json unrecorded_row_ids_ = Json::array();
   std::string best_metric_;
   double best_value_ = -1;
@@ -115,11 +119,11 @@ void TrainingRun::open_data() {
     data_ = std::make_unique<TrainingData>(args_.train_files, options);
     if (args_.eval_size > 0) {
       const int64_t rows = data_->rows();
-      held_out_ = args_.eval_size < 1
-                      ? static_cast<int64_t>(std::ceil(args_.eval_size * static_cast<double>(rows)))
-                      : static_cast<int64_t>(args_.eval_size);
-      if (held_out_ >= rows)
+      const double share = args_.eval_size < 1 ? static_cast<double>(rows) : 1;
+      const double wanted = std::ceil(args_.eval_size * share);
+      if (wanted >= static_cast<double>(rows))
         fail_input("--eval_size {}: the training files have only {} rows", args_.eval_size, rows);
+      held_out_ = static_cast<int64_t>(wanted);
       eval_data_ = std::make_unique<TrainingData>(data_->hold_out(held_out_, args_.model.seed));
     }
     if (!args_.eval_file.empty())
@@ -130,7 +134,13 @@ void TrainingRun::open_data() {
     if (!args_.eval_beir_dir.empty()) retrieval_ = read_beir(args_.eval_beir_dir, args_.eval_split);
     choose_metric();
   });
+  comm_.demand_same(data_->fingerprint() +
+                    (args_.eval_file.empty() ? "" : eval_data_->fingerprint()) +
+                    (retrieval_ ? fingerprint(*retrieval_) : ""));
   for (const std::string& warning : data_->warnings()) log_warning("{}", warning);
+  if (!args_.eval_file.empty())
+    for (const std::string& warning : eval_data_->warnings())
+      log_warning("{}: {}", args_.eval_file, warning);
   log_info("data: {} rows in {:.1f} s; {}", data_->rows(), timer.seconds(), data_->description());
 }
 
@@ -190,18 +200,30 @@ TrainStepSettings TrainingRun::step_settings() const {
       static_cast<float>(args_.attention_dropout.value_or(bert.attention_probs_dropout_prob));
   settings.dropout.seed = args_.model.seed;
   settings.per_device_batch = args_.per_device_train_batch_size;
-  settings.metrics_capacity = args_.logging_steps;
+  settings.metrics_capacity = std::min(args_.logging_steps, total_steps_);
   return settings;
+}
+
+// Tokens of the documents and queries that one rank may hold are counted in 31 bits.
+void TrainingRun::check_batch_size() const {
+  const ColbertConfig& config = session_->config();
+  const int64_t row = config.query_length + data_->documents_per_query() * config.document_length;
+  const int64_t most = INT32_MAX / row / (args_.gathers() ? world_.size : 1);
+  if (args_.per_device_train_batch_size > most)
+    fail_input("--per_device_train_batch_size {}: at most {} rows of up to {} tokens on {} ranks",
+               args_.per_device_train_batch_size, most, row, world_.size);
 }
 
 void TrainingRun::plan_steps() {
   comm_.checked([&] {
+    check_batch_size();
     const Sampler sampler(sampler_settings());
     steps_per_epoch_ = sampler.steps_per_epoch();
-    total_steps_ = args_.max_steps > 0
-                       ? args_.max_steps
-                       : static_cast<int64_t>(std::ceil(args_.num_train_epochs *
-                                                        static_cast<double>(steps_per_epoch_)));
+    const double epoch_steps =
+        std::ceil(args_.num_train_epochs * static_cast<double>(steps_per_epoch_));
+    if (args_.max_steps <= 0 && epoch_steps > kMostSteps)
+      fail_input("--num_train_epochs {}: more than {} steps", args_.num_train_epochs, kMostSteps);
+    total_steps_ = args_.max_steps > 0 ? args_.max_steps : static_cast<int64_t>(epoch_steps);
     schedule_ = {.type = args_.lr_scheduler_type,
                  .warmup_steps = args_.warmup_steps > 0
                                      ? args_.warmup_steps
@@ -255,6 +277,8 @@ void TrainingRun::write_start_record() {
        {"rows", data_->rows()},
        {"rows_rejected", data_->rejected()},
        {"rows_held_out", held_out_},
+       {"eval_rows", eval_data_ == nullptr ? 0 : eval_data_->rows()},
+       {"eval_rows_rejected", args_.eval_file.empty() ? 0 : eval_data_->rejected()},
        {"documents_per_query", documents},
        {"global_batch_size", global_batch()},
        {"gradient_accumulation_steps", args_.gradient_accumulation_steps},
@@ -296,6 +320,14 @@ void TrainingRun::log_steps(int64_t step, const StepMetrics& step_metrics) {
   if (row_ids_ != nullptr) record["row_ids"] = unrecorded_row_ids_;
   metrics_->write(record);
   progress_->report(step + 1, last_loss_, rate, rows_per_second);
+  const int64_t skipped = step_metrics.skipped_steps - last_metrics_.skipped_steps;
+  if (skipped > 0 || !std::isfinite(last_loss_)) {
+    progress_->clear();
+    log_warning("step {}: loss {}; {} of the last {} steps had no finite gradient and were skipped",
+                step + 1, last_loss_, skipped, step + 1 - last_logged_);
+  }
+  last_metrics_ = step_metrics;
+  last_logged_ = step + 1;
   recorded_ = counts_;
   unrecorded_row_ids_ = Json::array();
 }
@@ -356,8 +388,23 @@ void TrainingRun::evaluate(int64_t step) {
   if (best && args_.load_best_model_at_end && step != total_steps_) save_checkpoint(step);
 }
 
+// Throws Error when the last record says that there is nothing worth saving. Weights that are not
+// finite are refused by save_model.
+void TrainingRun::check_trained() const {
+  if (last_logged_ == 0) return;
+  if (!std::isfinite(last_metrics_.losses.back()))
+    fail(
+        "the loss of step {} is {}: the model is broken and is not saved (is --learning_rate {} "
+        "too high?)",
+        last_logged_, last_metrics_.losses.back(), args_.learning_rate);
+  if (last_metrics_.skipped_steps == last_logged_)
+    fail("none of the {} steps had a finite gradient: nothing was trained, nothing is saved",
+         last_logged_);
+}
+
 void TrainingRun::save_checkpoint(int64_t step) {
   comm_.checked([&] {
+    check_trained();
     if (!is_main()) return;
     output_->save_checkpoint(step, args_.save_total_limit, best_step_,
                              [&](const std::string& directory) { session_->save(directory); });
@@ -366,6 +413,7 @@ void TrainingRun::save_checkpoint(int64_t step) {
 
 void TrainingRun::save_final() {
   comm_.checked([&] {
+    check_trained();
     if (!is_main()) return;
     if (args_.load_best_model_at_end && best_step_ != total_steps_) {
       log_info("the best model is that of step {} ({} {:.4f})", best_step_, best_metric_,

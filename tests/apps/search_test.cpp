@@ -91,3 +91,18 @@ TEST_CASE("search refuses what is wrong") {
   check_refused(search(corpus, {"--output_file", directory.file("out.jsonl")}), {"--queries"});
   check_refused(search(corpus, {"--queries", directory.path()}), {directory.path()});
 }
+
+TEST_CASE("answers that cannot be written are a failure") {
+  const TemporaryDirectory directory;
+  const std::string corpus = directory.write("corpus.jsonl", kCorpus);
+  std::vector<std::string> command = search(corpus, {"--queries", corpus});
+  // "$@" is the command; its standard output is what the shell made of it.
+  for (const char* script : {"\"$@\" >/dev/full", "\"$@\" >&-"}) {
+    std::vector<std::string> words = {"sh", "-c", script, "sh"};
+    words.insert(words.end(), command.begin(), command.end());
+    const RunResult result = run(words);
+    INFO(script << "\n" << result.err);
+    CHECK(result.exit_code == 1);
+    CHECK(count_of(result.err, "error: standard output") == 1);
+  }
+}

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 
+#include "comm/host.h"
 #include "runtime/files.h"
 #include "tests/apps/run.h"
 #include "tests/apps/train_data.h"
@@ -244,6 +245,14 @@ std::vector<BadInput> bad_inputs() {
       {"warm-up twice", {"--warmup_steps", "3", "--warmup_ratio", "0.1"}, {"warmup_ratio"}, ""},
       {"best model without evaluation", {"--load_best_model_at_end"}, {"eval_file"}, ""},
       {"more held out than there is", {"--eval_size", "20"}, {"eval_size", "20 rows"}, ""},
+      {"all the rows there are", {"--eval_size", "1e300"}, {"eval_size", "20 rows"}, ""},
+      {"endless epochs", {"--num_train_epochs", "1e300"}, {"num_train_epochs"}, ""},
+      {"endless batch",
+       {"--per_device_train_batch_size", "4611686018427387904"},
+       {"per_device_train_batch_size"},
+       ""},
+      {"rate beyond float32", {"--learning_rate", "1e300"}, {"learning_rate", "float32"}, ""},
+      {"prefix that is no text", {"--query_prefix", "a\xff"}, {"query_prefix", "UTF-8"}, ""},
       {"unknown metric",
        {"--eval_size", "4", "--max_steps", "1", "--metric_for_best_model", "f1"},
        {"f1", "accuracy"},
@@ -300,4 +309,70 @@ TEST_CASE("bad input: one message that names it, exit code 2, at once", "[train]
       for (const std::string& word : bad.message) CHECK(result.err.find(word) != std::string::npos);
       CHECK_FALSE(fs::exists(f.output + "/model.safetensors"));
     }
+}
+
+TEST_CASE("a model that training broke is not saved over a good one", "[train]") {
+  const Fixture f;
+  REQUIRE(run(f.command({"--max_steps", "1"})).exit_code == 0);
+  const std::string model = maxim::read_text(f.output + "/model.safetensors");
+  for (const int ranks : {1, 2}) {
+    const RunResult result = run(
+        f.command({"--max_steps", "3", "--save_steps", "2", "--logging_steps", "1",
+                   "--learning_rate", "1e38", "--max_grad_norm", "0", "--overwrite_output_dir"}),
+        {.ranks = ranks});
+    INFO(result.err);
+    CHECK(result.exit_code == 1);
+    CHECK(count_of(result.err, "error: ") == 1);
+    CHECK(count_of(result.err, "warning: step 2: loss ") == 1);
+    CHECK(count_of(result.err, "not saved") == 1);
+    CHECK(maxim::read_text(f.output + "/model.safetensors") == model);
+    CHECK_FALSE(fs::exists(f.output + "/checkpoint-2"));
+  }
+}
+
+TEST_CASE("ranks that were given different things end with one message", "[train]") {
+  const TemporaryDirectory own;  // where rank 1 finds its files, as on another host
+  const std::string rows = "build/rows-of-ranks.tsv";
+  maxim::write_text(rows, training_rows(20, 1));
+  own.write(rows, training_rows(20, 1));
+  fs::create_directories(own.file("tests/golden"));
+  fs::copy(kModel, own.file(kModel), fs::copy_options::recursive);
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& word) {
+    const std::vector<std::string> arguments = {
+        "--model_name_or_path", kModel, "--train_file", rows, "--output_dir", own.file("out")};
+    std::vector<std::string> command = {"mpirun", "--oversubscribe", "-np", "1", "./train"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    for (const std::string& word :
+         {std::string(":"), std::string("-np"), std::string("1"), std::string("-wdir"), own.path(),
+          fs::absolute("train").string()})
+      command.push_back(word);
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    command.insert(command.end(), more.begin(), more.end());
+    const RunResult result = run(command);
+    INFO(result.err);
+    CHECK(result.exit_code == 2);
+    CHECK(count_of(result.err, "error: ") == 1);
+    CHECK(count_of(result.err, "the ranks differ: rank 0 on ") == 1);
+    CHECK(count_of(result.err, word) == 1);
+  };
+  refused({"--max_steps", "3"}, "has '--max_steps 3'");
+  own.write(rows, training_rows(19, 1));
+  refused({}, "has '" + rows + ": 19 rows");
+  own.write(rows, training_rows(20, 1));
+  own.write(kModel + "/vocab.txt", maxim::read_text(kModel + "/vocab.txt") + " ");
+  refused({}, "rank 1 on " + maxim::host_name() + " has '" + kModel + "/vocab.txt: hash");
+  fs::remove(rows);
+}
+
+TEST_CASE("records a step cost no memory, and bad rows for evaluation are told", "[train]") {
+  const Fixture f;
+  const std::string triplets = f.directory.write("eval.tsv", training_rows(5, 1) + "one column\n");
+  const RunResult result =
+      run(f.command({"--max_steps", "2", "--logging_steps", "9223372036854775807", "--bad_rows",
+                     "skip", "--eval_file", triplets}));
+  INFO(result.err);
+  REQUIRE(result.exit_code == 0);
+  CHECK(result.err.find("eval.tsv:6") != std::string::npos);
+  CHECK(records(f.output, "start").at(0)["eval_rows"] == 5);
+  CHECK(records(f.output, "start").at(0)["eval_rows_rejected"] == 1);
 }

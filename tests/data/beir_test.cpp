@@ -94,6 +94,9 @@ TEST_CASE("beir: errors name file, line and reason") {
                Contains("test.tsv:7: expected query-id<TAB>corpus-id<TAB>whole number"));
   CHECK_THAT(error_of(corpus, queries, "query-id\tcorpus-id\tscore\nq4\td1\t0\n"),
              Contains("test.tsv: no query has a relevant document"));
+  // The first line is a header only when its third column is no attempt at a number.
+  for (const char* line : {"q1\td1\t1.0\n", "q1\td1\t-.5\n", "q1\td1\n", "q1\t0\td1\t1\n"})
+    CHECK_THAT(error_of(corpus, queries, line), Contains("test.tsv:1: expected query-id"));
   CHECK_THAT(error_of(corpus, queries, ""), Contains("no query has a relevant document"));
   const Files files(kCorpus, kQueries, kQrels);
   CHECK_THAT(input_error([&] { read_beir(files.directory.path(), "train"); }),
@@ -120,4 +123,24 @@ TEST_CASE("beir: read_texts") {
   CHECK_THAT(error("{\"text\":\"one\"}\n{\"texts\":\"two\"}"), Contains("texts:2: \"text\" is mi"));
   CHECK_THAT(error("{\"_id\":\"2\",\"text\":\"\"}\n{\"text\":\"\"}"),
              Contains("texts:2: the id \"2\" was in line 1 before"));
+}
+
+TEST_CASE("beir: equal sets have equal fingerprints, others do not") {
+  const auto print = [](const std::string& corpus, const std::string& queries,
+                        const std::string& qrels) {
+    const Files files(corpus, queries, qrels);
+    std::string lines = fingerprint(read_beir(files.directory.path(), "test"));
+    for (size_t at; (at = lines.find(files.directory.path())) != std::string::npos;)
+      lines.erase(at, files.directory.path().size());
+    return lines;
+  };
+  const std::string corpus = "{\"_id\":\"a\",\"text\":\"x\"}\n{\"_id\":\"b\",\"text\":\"y\"}\n";
+  const std::string query = "{\"_id\":\"q\",\"text\":\"x\"}\n", qrels = "q\ta\t1\n";
+  const std::string same = print(corpus, query, qrels);
+  CHECK(same == print(corpus, query, qrels));
+  CHECK(same != print(corpus, query, "q\tb\t1\n"));
+  CHECK(same != print(corpus, query, "q\ta\t2\n"));
+  CHECK(same != print(corpus, "{\"_id\":\"q\",\"text\":\"z\"}\n", qrels));
+  CHECK(same !=
+        print("{\"_id\":\"b\",\"text\":\"y\"}\n{\"_id\":\"a\",\"text\":\"x\"}\n", query, qrels));
 }

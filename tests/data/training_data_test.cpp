@@ -356,3 +356,15 @@ TEST_CASE("training_data: rows may be read by many threads") {
   for (std::thread& thread : threads) thread.join();
   CHECK(wrong == std::vector<int>(4, 0));
 }
+
+TEST_CASE("training_data: the fingerprint is that of the good rows, in order") {
+  const TemporaryDirectory directory;
+  const auto print = [&](std::string_view content) {
+    return TrainingData({directory.write("rows.tsv", content)}, kSkip).fingerprint();
+  };
+  const std::string same = print("a\tb\nc\td\n");
+  CHECK(same == print("a\tb\nbad\nc\td"));
+  for (const char* other : {"a\tb\nc\te\n", "c\td\na\tb\n", "a\tb\n", "a\tb\nc\td\nc\td\n"})
+    CHECK(same != print(other));
+  CHECK_THAT(same, Contains("rows.tsv: 2 rows"));
+}

@@ -470,3 +470,19 @@ TEST_CASE("settings of the wrong kind", "[model_files]") {
                   {mask, "skiplist_tasks"});
   require_refused(multi_vector(mask, "keep_only_token_ids", {5}), {mask, "keep_only_token_ids"});
 }
+
+TEST_CASE("a weight that is not finite is refused by name", "[model_files]") {
+  for (const char* type : {"F32", "F16", "BF16"}) {
+    Checkpoint checkpoint;
+    checkpoint.edit_tensors([&](std::vector<RawTensor>& tensors) {
+      RawTensor& tensor = tensors[3];
+      if (std::string(type) != "F32") tensor = narrowed(tensor, type);
+      tensor.bytes.replace(tensor.bytes.size() - 2, 2, "\xFF\x7F");  // NaN in all three types
+    });
+    const ModelFiles files(checkpoint.path());
+    HostDevice device;
+    Parameters parameters(device, files.bert(), files.colbert().embedding_size, false);
+    require_message<InputError>([&] { files.load(parameters, device, 1); },
+                                {"model.safetensors", "NaN", ".weight"});
+  }
+}

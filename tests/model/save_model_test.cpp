@@ -1,11 +1,14 @@
+#include <cmath>
 #include <set>
 
 #include "model/model_files.h"
+#include "runtime/error.h"
 #include "runtime/files.h"
 #include "runtime/safetensors.h"
 #include "tests/catch.h"
 #include "tests/model/checkpoints.h"
 #include "tests/reference/compare.h"
+#include "tests/reference/message_of.h"
 
 using namespace maxim;
 using namespace maxim_tests;
@@ -130,4 +133,16 @@ TEST_CASE("a saved configuration says what the weights are", "[save_model]") {
   CHECK_FALSE(config.contains("torch_dtype"));
   CHECK(config.at("custom_key") == Json({1, 2}));
   CHECK(ModelFiles(directory.file("saved")).colbert().query_prefix == "[unused2]");
+}
+
+TEST_CASE("weights that are not finite are not saved", "[save_model]") {
+  const TemporaryDirectory directory;
+  const ModelFiles files("tests/golden/tiny_bert");
+  HostDevice device;
+  Parameters parameters(device, files.bert(), files.colbert().embedding_size, false);
+  files.load(parameters, device, 1);
+  parameters.value("1_Dense.linear.weight").as<float>()[7] = std::nanf("");
+  require_message<Error>(
+      [&] { save_model(directory.path(), files.bert(), files.colbert(), parameters, device); },
+      {"1_Dense.linear.weight", "NaN"});
 }

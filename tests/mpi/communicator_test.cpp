@@ -271,3 +271,23 @@ TEST_CASE("mpi: checked agrees on the outcome") {
         }) == (size() == 1 ? "input: bad" : "error: " + zero + "bad"));
   CHECK(outcome([] {}) == "nothing");
 }
+
+TEST_CASE("mpi: ranks that were given different facts are told the first difference") {
+  CHECK_NOTHROW(communicator().demand_same(""));
+  CHECK_NOTHROW(communicator().demand_same("rows 3\nhash 7\n"));
+  const int last = size() - 1;
+  std::string message = "no error";
+  try {
+    communicator().demand_same(rank() == last ? "rows 3\nhash 8\nmore\n" : "rows 3\nhash 7\n");
+  } catch (const InputError& error) {
+    message = error.what();
+  }
+  const std::string host = world().host;
+  CHECK(message == (size() == 1
+                        ? "no error"
+                        : fmt::format("the ranks differ: rank 0 on {} has 'hash 7', rank {} on {} "
+                                      "has 'hash 8'",
+                                      host, last, host)));
+  if (size() > 1)
+    CHECK_THROWS_AS(communicator().demand_same(rank() == last ? "" : "rows 3\n"), InputError);
+}

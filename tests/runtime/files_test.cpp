@@ -28,6 +28,9 @@ TEST_CASE("mapped files: text, empty, missing, directory", "[files]") {
   require_message<InputError>([&] { MappedFile{missing}; }, {missing, "No such file"});
   require_message<InputError>([&] { MappedFile{directory.path()}; },
                               {directory.path(), "not a regular file"});
+  const std::string pipe = directory.file("pipe");  // that nobody writes to
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  require_message<InputError>([&] { MappedFile{pipe}; }, {pipe, "not a regular file"});
 }
 
 TEST_CASE("written text comes back; what cannot be written names the path", "[files]") {

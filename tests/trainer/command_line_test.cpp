@@ -2,6 +2,8 @@
 // programs run, in tests/apps.
 #include "trainer/command_line.h"
 
+#include <sys/stat.h>
+
 #include <vector>
 
 #include "runtime/files.h"
@@ -77,6 +79,9 @@ TEST_CASE("numbers that CLI11 would let through are refused") {
                                              {"stray"},
                                              {"--count=1", "--count=2"},
                                              {"--query_length", "0"},
+                                             {"--query_prefix", "a\xff"},
+                                             {"--document_prefix", "a\xff"},
+                                             {"--skiplist_words", ". \xff"},
                                              {"--model_name_or_path", "twice"}}) {
     Values values;
     INFO(words.front() << " " << (words.size() > 1 ? words[1] : ""));
@@ -123,12 +128,12 @@ TEST_CASE("a config file sets what the command line does not") {
   const maxim_tests::TemporaryDirectory directory;
   const std::string file = directory.file("run.toml");
   write_text(file,
-             "# settings\n"
+             "# settings [\n"
              "count = 12  # of things\n"
              "flag = true\n"
              "rate = 0.25\n"
              "query_prefix = \"[#1] \"\n"
-             "document_prefix = ''\n"
+             "document_prefix = '[\\D] '\n"
              "skiplist_words = \". , #\"\n"
              "file = [\"a b.jsonl\", \"c#d.jsonl\"]\n");
   const Values values = parsed({"--config", file, "--count", "5"});
@@ -136,7 +141,7 @@ TEST_CASE("a config file sets what the command line does not") {
   CHECK(values.flag);
   CHECK(values.rate == 0.25);
   CHECK(values.model.overrides.query_prefix == "[#1] ");
-  CHECK(values.model.overrides.document_prefix == "");
+  CHECK(values.model.overrides.document_prefix == "[\\D] ");
   CHECK(*values.model.overrides.skiplist_words == std::vector<std::string>{".", ",", "#"});
   CHECK(values.files == std::vector<std::string>{"a b.jsonl", "c#d.jsonl"});
 }
@@ -144,8 +149,11 @@ TEST_CASE("a config file sets what the command line does not") {
 TEST_CASE("a wrong config file is refused") {
   const maxim_tests::TemporaryDirectory directory;
   const std::string file = directory.file("run.toml");
-  for (const char* text : {"cuont = 3\n", "count = 0\n", "flag = maybe\n", "[model]\ncount = 3\n",
-                           "rate = \"0.5\n", "config = \"x\"\n", "rate = nan\n"}) {
+  for (const char* text :
+       {"cuont = 3\n", "count = 0\n", "flag = maybe\n", "[model]\ncount = 3\n", "rate = \"0.5\n",
+        "file = [\"a.jsonl\",\n\"b.jsonl\"]\n", "query_prefix = \"a\\tb\"\n",
+        "query_prefix = \"\"\"a\"\"\"\n", "query_prefix = '''a'''\n", "query_prefix = 'a\xff'\n",
+        "config = \"x\"\n", "rate = nan\n"}) {
     write_text(file, text);
     Values values;
     INFO(text);
@@ -155,6 +163,9 @@ TEST_CASE("a wrong config file is refused") {
   Values values;
   CHECK(parse(values, {"--config", directory.file("none.toml")}) == 2);
   CHECK(parse(values, {"--config", directory.path()}) == 2);
+  const std::string pipe = directory.file("pipe");  // that nobody writes to
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(parse(values, {"--config", pipe}) == 2);
 }
 
 TEST_CASE("--help and --version end well without running") {

@@ -1,5 +1,8 @@
 #include "trainer/output_directory.h"
 
+#include <sys/inotify.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -111,4 +114,30 @@ TEST_CASE("records are JSON lines, and NaN becomes null", "[output]") {
   log.write({{"loss", std::nan("")}});
   CHECK(maxim::read_text(path) == "{\"type\":\"step\",\"loss\":0.5}\n{\"loss\":null}\n");
   maxim::MetricsLog("").write({{"ignored", 1}});
+}
+
+TEST_CASE("an old checkpoint loses its name before its files", "[output]") {
+  const maxim_tests::TemporaryDirectory temporary;
+  OutputDirectory output(temporary.path(), true);
+  output.save_checkpoint(1, 1, -1, write_model);
+  const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  REQUIRE(inotify_add_watch(watch, output.checkpoint(1).c_str(), IN_DELETE | IN_MOVE_SELF) >= 0);
+  output.save_checkpoint(2, 1, -1, write_model);
+  CHECK_FALSE(fs::exists(output.checkpoint(1)));
+  alignas(inotify_event) char events[4096];
+  REQUIRE(read(watch, events, sizeof events) > 0);
+  close(watch);
+  CHECK(reinterpret_cast<inotify_event*>(events)->mask == IN_MOVE_SELF);    // the first event
+  CHECK(std::distance(fs::directory_iterator(temporary.path()), {}) == 2);  // the lock
+}
+
+TEST_CASE("what killed runs left half-done is removed, and nothing else", "[output]") {
+  const maxim_tests::TemporaryDirectory temporary;
+  for (const char* name : {"checkpoint-1.partial", "checkpoint-2.replaced", ".final.partial",
+                           "checkpoint-3", "notes.partial"})
+    write_model(temporary.file(name));
+  const OutputDirectory output(temporary.path(), true);
+  CHECK(std::distance(fs::directory_iterator(temporary.path()), {}) == 3);
+  CHECK(fs::exists(output.checkpoint(3)));
+  CHECK(fs::exists(temporary.file("notes.partial")));
 }
