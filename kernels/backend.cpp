@@ -15,7 +15,7 @@ Backend make_cpu_backend() {
 }
 
 #if !MAXIM_CUDA
-std::string why_no_gpu() { return "this build has no CUDA backend (no nvcc when it was made)"; }
+std::string why_no_gpu() { return "this build has no CUDA backend"; }
 Backend make_cuda_backend(int, bool) { fail_input("--device cuda: {}", why_no_gpu()); }
 #endif
 

@@ -73,7 +73,8 @@ void StagedFile::commit() {
   if (std::rename(staging_.c_str(), path_.c_str()) != 0)
     fail("{}: cannot be renamed to {}: {}", staging_, path_, std::strerror(errno));
   committed_ = true;
-  sync_directory(fs::path(path_).parent_path());
+  const fs::path parent = fs::path(path_).parent_path();
+  sync_directory(parent.empty() ? "." : parent.string());
 }
 
 }  // namespace maxim

@@ -200,7 +200,7 @@ void add_output_flags(CommandLine& line, TrainingArguments& a) {
       ->capture_default_str()
       ->group(group);
   line.add_boolean("--log_row_ids", a.log_row_ids,
-                   "Add the row numbers of each step to its record (a record a step)")
+                   "Add the row numbers of each step since the last record")
       ->group(group);
   line.app()
       .add_option("--save_steps", a.save_steps, "Steps a checkpoint (0: only the final model)")

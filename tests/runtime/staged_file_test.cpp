@@ -76,3 +76,12 @@ TEST_CASE("two jobs cannot write one file at a time", "[staged_file]") {
   first.reset();
   CHECK(read_text(path) == "second");
 }
+
+TEST_CASE("a staged file may be named without a directory", "[files]") {
+  const TemporaryDirectory temporary;
+  const fs::path before = fs::current_path();
+  fs::current_path(temporary.path());
+  CHECK_NOTHROW(stage("bare", "text"));
+  fs::current_path(before);
+  CHECK(read_text(temporary.file("bare")) == "text");
+}
