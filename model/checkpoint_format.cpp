@@ -232,9 +232,13 @@ bool is_stanford(const std::string& directory, const BertConfig& bert) {
 }  // namespace
 
 CheckpointFormat read_checkpoint_format(const std::string& directory) {
-  if (!std::filesystem::is_directory(directory))
+  std::error_code error;
+  if (!std::filesystem::is_directory(directory, error))
     fail_input("{}: {}", directory,
-               file_exists(directory) ? "not a directory" : "there is no such model directory");
+               file_exists(directory) ? "not a directory"
+               : error && error != std::errc::no_such_file_or_directory
+                   ? error.message()
+                   : "there is no such model directory");
   CheckpointFormat format;
   format.colbert.skiplist_words = punctuation();
   if (file_exists(join(directory, "modules.json"))) {

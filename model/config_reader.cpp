@@ -35,10 +35,10 @@ int64_t ConfigReader::size(const char* key, int64_t most, int64_t otherwise) con
 float ConfigReader::number(const char* key, float below, float otherwise) const {
   if (!has(key)) return otherwise;
   const Json& value = json_.at(key);
-  const double number = value.is_number() ? value.get<double>() : -1;
+  const float number = value.is_number() ? value.get<float>() : -1;
   if (!(number >= 0 && number < below))
     refuse(key, fmt::format("a number from 0 to below {}", below));
-  return static_cast<float>(number);
+  return number;
 }
 
 bool ConfigReader::flag(const char* key, bool otherwise) const {

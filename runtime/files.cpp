@@ -1,20 +1,51 @@
 #include "runtime/files.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "runtime/error.h"
 
 namespace maxim {
 
+namespace {
+
+// A mapped file that somebody cuts short while it is read ends in SIGBUS. The signal comes from our
+// own reading, outside of any library call, so the handler may look up and print the file's name.
+void report_bus_error(int, siginfo_t* info, void*) {
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  std::ifstream maps("/proc/self/maps");
+  std::string line, name = "memory";
+  while (std::getline(maps, line)) {
+    uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx", &begin, &end) != 2) continue;
+    const size_t path = line.find('/');
+    if (begin <= address && address < end && path != std::string::npos) name = line.substr(path);
+  }
+  std::fprintf(stderr, "error: %s: the file was cut short while it was being read\n", name.c_str());
+  _exit(1);
+}
+
+void install_bus_error_handler() {
+  struct sigaction action {};
+  action.sa_sigaction = report_bus_error;
+  action.sa_flags = SA_SIGINFO | SA_RESETHAND;
+  sigaction(SIGBUS, &action, nullptr);
+}
+
+}  // namespace
+
 MappedFile::MappedFile(const std::string& path) {
+  [[maybe_unused]] static const bool installed = (install_bus_error_handler(), true);
   // O_NONBLOCK: a pipe that nobody writes to is refused below instead of waited for.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));

@@ -81,6 +81,7 @@ TEST_CASE("models that are not such a BERT are refused", "[bert_config]") {
   require_refused("num_hidden_layers", 1000000000000, {"num_hidden_layers is 1000000000000"});
   require_refused("max_position_embeddings", 65536, {"from 1 to 65535"});
   require_refused("hidden_dropout_prob", 1, {"hidden_dropout_prob is 1", "below 1"});
+  require_refused("hidden_dropout_prob", 0.9999999999, {"below 1"});  // 1 in float32
   require_refused("attention_probs_dropout_prob", -0.1, {"is -0.1"});
   require_refused("layer_norm_eps", "small", {"layer_norm_eps is \"small\""});
   const TemporaryDirectory directory;

@@ -310,6 +310,7 @@ TEST_CASE("a projection is not resized", "[model_files]") {
 TEST_CASE("files that are missing or of the wrong kind", "[model_files]") {
   require_message<InputError>([] { ModelFiles{"no/such/model"}; }, {"no/such/model", "no such"});
   require_message<InputError>([] { ModelFiles{"Makefile"}; }, {"Makefile", "not a directory"});
+  require_message<InputError>([] { ModelFiles{std::string(300, 'x')}; }, {"xxx", "too long"});
   require_refused([](Checkpoint& c) { c.remove("config.json"); }, {"config.json", "No such file"});
   require_refused(
       [](Checkpoint& c) {

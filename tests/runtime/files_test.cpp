@@ -1,6 +1,8 @@
 #include "runtime/files.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -80,4 +82,26 @@ TEST_CASE("a staged directory appears whole or not at all", "[files]") {
   directory.write("checkpoint.partial/left_by_a_killed_run", "x");
   StagedDirectory staged(path);
   CHECK(fs::is_empty(staged.staging()));
+}
+
+TEST_CASE("a file that is cut short while it is read ends the process with its name", "[files]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("rows", std::string(1 << 16, 'x'));
+  int out[2];
+  REQUIRE(pipe(out) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(out[1], STDERR_FILENO);
+    const MappedFile file(path);
+    std::filesystem::resize_file(path, 0);
+    _exit(file.text().find('y') == std::string::npos ? 3 : 4);
+  }
+  close(out[1]);
+  char text[4096] = {};
+  CHECK(read(out[0], text, sizeof text - 1) > 0);
+  close(out[0]);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 1));
+  CHECK(std::string(text).find("error: " + path + ": the file was cut short") == 0);
 }
