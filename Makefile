@@ -19,7 +19,8 @@ ifeq ($(CUDA),1)
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 comma := ,
 # Of 8.0, 9.0 and 10.0 what this nvcc knows; and PTX, from which the driver makes code for later GPUs.
-ARCH ?= $(subst $() ,$(comma),$(strip $(foreach a,80 90 100,$(if $(filter compute_$(a),$(shell $(NVCC) --list-gpu-arch)),$(a:%0=%0$(if $(filter-out 80,$(a)),a))))))
+KNOWN_ARCH := $(shell $(NVCC) --list-gpu-arch)
+ARCH ?= $(subst $() ,$(comma),$(strip $(foreach a,80 90a 100a,$(if $(filter compute_$(a:a=),$(KNOWN_ARCH)),$(a)))))
 NVCCFLAGS = -std=c++20 -O3 -lineinfo $(foreach a,$(subst $(comma), ,$(ARCH)),-gencode arch=compute_$(a),code=sm_$(a)) \
             -gencode arch=compute_80,code=compute_80 -Xcompiler -Wall,-Wextra -Werror all-warnings
 CUDA_FLAGS := -isystem $(CUDA_HOME)/include

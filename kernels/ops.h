@@ -19,8 +19,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "runtime/device.h"
+#include "runtime/philox.h"
 #include "runtime/tensor.h"
 
 namespace maxim {
@@ -147,6 +149,17 @@ struct CrossEntropy {
 struct LossScale {
   static constexpr float kInitial = 65536, kGrowth = 2, kBackoff = 0.5f;
   static constexpr int kInterval = 2000;
+
+  // What adamw does to `scale_and_steps` after a step whose norm was `finite` or not.
+  MAXIM_HOST_DEVICE static void renew(float* scale_and_steps, bool finite) {
+    float &scale = scale_and_steps[0], &good_steps = scale_and_steps[1];
+    good_steps = finite ? good_steps + 1 : 0;
+    if (!finite) scale *= kBackoff;
+    if (good_steps == kInterval) {
+      scale *= kGrowth;
+      good_steps = 0;
+    }
+  }
 };
 
 // One range of the flat parameter buffer with its own rates.
@@ -185,7 +198,7 @@ class Ops {
   virtual std::string gemm_library() const = 0;
 
   // Work by kernel since the last reset. A GPU's backend counts; the CPU's map stays empty.
-  const std::map<std::string, KernelCount>& counts() const { return counts_; }
+  const std::map<std::string_view, KernelCount>& counts() const { return counts_; }
   void reset_counts() { counts_.clear(); }
 
   // c = a b (+ bias), or c += a b.
@@ -256,7 +269,7 @@ class Ops {
   virtual void adamw(const AdamW& args) = 0;
 
  protected:
-  std::map<std::string, KernelCount> counts_;
+  std::map<std::string_view, KernelCount> counts_;  // names are literals: nothing is allocated
 };
 
 std::unique_ptr<Ops> make_cpu_ops(HostDevice& device);

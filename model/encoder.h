@@ -4,7 +4,7 @@
 // Dropout sites: 0 embeddings; of layer l: 1 + 3l attention probabilities, 2 + 3l attention output,
 // 3 + 3l feed-forward output.
 //
-// Memory in floats a token, with I = 4H: both passes work in 6 H; training keeps H for the
+// Memory in activations a token, with I = 4H: both passes work in 6 H; training keeps H for the
 // embeddings and 10 H a layer beside that; inference keeps nothing: what a layer would save lies in
 // the working memory too.
 #pragma once

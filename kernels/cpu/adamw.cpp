@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/checks.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -33,17 +34,6 @@ struct Update {
   float epsilon;
 };
 
-// Halves the loss scale after a norm that was not finite, doubles it after kInterval good steps.
-void renew(float* loss_scale, bool finite) {
-  float &scale = loss_scale[0], &good_steps = loss_scale[1];
-  good_steps = finite ? good_steps + 1 : 0;
-  if (!finite) scale *= LossScale::kBackoff;
-  if (good_steps == LossScale::kInterval) {
-    scale *= LossScale::kGrowth;
-    good_steps = 0;
-  }
-}
-
 void update(const Update& u, int64_t begin, int64_t end) {
   for_each_vector(end - begin, [&](int64_t i, auto vector) {
     i += begin;
@@ -60,16 +50,7 @@ void update(const Update& u, int64_t begin, int64_t end) {
 }  // namespace
 
 void CpuOps::adamw(const AdamW& args) {
-  const int64_t size = args.parameters.size();
-  MAXIM_CHECK(args.gradients.size() == size && args.m.size() == size && args.v.size() == size,
-              "{} parameters, {} gradients, m of {}, v of {}", size, args.gradients.size(),
-              args.m.size(), args.v.size());
-  int64_t at = 0;
-  for (int64_t i = 0; i < args.group_count; at = args.groups[i++].end)
-    MAXIM_CHECK(at <= args.groups[i].begin && args.groups[i].begin <= args.groups[i].end &&
-                    args.groups[i].end <= size,
-                "group {} is [{}, {}) after {} of {} parameters", i, args.groups[i].begin,
-                args.groups[i].end, at, size);
+  check(args);
   MAXIM_CHECK(args.copy.absent(), "the CPU keeps no copy of the weights in {}",
               name_of(args.copy.dtype()));
   int64_t* counters = args.counters.as<int64_t>();
@@ -78,7 +59,7 @@ void CpuOps::adamw(const AdamW& args) {
   if (!args.loss_scale.absent()) {
     unscale = 1 / static_cast<double>(*args.loss_scale.as<float>());
     *square_sum = static_cast<float>(*square_sum * unscale * unscale);
-    renew(args.loss_scale.as<float>(), std::isfinite(*square_sum));
+    LossScale::renew(args.loss_scale.as<float>(), std::isfinite(*square_sum));
   }
   const double norm = std::sqrt(static_cast<double>(*square_sum));
   if (!std::isfinite(norm)) {

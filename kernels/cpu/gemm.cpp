@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/checks.h"
 #include "kernels/cpu/blas.h"
 #include "kernels/cpu/cpu_ops.h"
 
@@ -41,27 +42,8 @@ int row_parts(int64_t m, int64_t n, int threads) {
   return best;
 }
 
-struct Shape {
-  int64_t m, n, k;
-};
-
-Shape shape_of(const GemmArgs& args) {
-  const Tensor &a = args.a, &b = args.b, &c = args.c;
-  const Shape s{c.rows(), c.cols(), args.transpose_a ? a.rows() : a.cols()};
-  MAXIM_CHECK((args.transpose_a ? a.cols() : a.rows()) == s.m, "a is [{}, {}], c [{}, {}]",
-              a.rows(), a.cols(), s.m, s.n);
-  MAXIM_CHECK((args.transpose_b ? b.rows() : b.cols()) == s.n &&
-                  (args.transpose_b ? b.cols() : b.rows()) == s.k,
-              "b is [{}, {}], c [{}, {}], k {}", b.rows(), b.cols(), s.m, s.n, s.k);
-  MAXIM_CHECK(args.bias.absent() || (args.bias.size() == s.n && !args.accumulate),
-              "a bias of {} for {} columns, accumulate {}", args.bias.size(), s.n, args.accumulate);
-  MAXIM_CHECK(std::max({s.m, s.n, s.k}) <= std::numeric_limits<int>::max(),
-              "[{}, {}] x [{}, {}] is beyond BLAS's 32-bit sizes", s.m, s.k, s.k, s.n);
-  return s;
-}
-
 // Rows and columns of c that one thread computes.
-void multiply_part(const GemmArgs& args, const Shape& s, Range rows, Range columns) {
+void multiply_part(const GemmArgs& args, const GemmShape& s, Range rows, Range columns) {
   if (rows.size() == 0 || columns.size() == 0) return;
   float* c = args.c.as<float>() + rows.begin * s.n + columns.begin;
   const float* bias = args.bias.absent() ? nullptr : args.bias.as<float>() + columns.begin;
@@ -85,7 +67,9 @@ void multiply_part(const GemmArgs& args, const Shape& s, Range rows, Range colum
 }  // namespace
 
 void CpuOps::gemm(const GemmArgs& args) {
-  const Shape s = shape_of(args);
+  const GemmShape s = shape_of(args);
+  MAXIM_CHECK(std::max({s.m, s.n, s.k}) <= std::numeric_limits<int>::max(),
+              "[{}, {}] x [{}, {}] is beyond BLAS's 32-bit sizes", s.m, s.k, s.k, s.n);
   const double flops = 2.0 * s.m * s.n * s.k;
   const int threads = flops < kLeastParallelFlops ? 1 : omp_get_max_threads();
   const int parts_of_rows = row_parts(s.m, s.n, threads);

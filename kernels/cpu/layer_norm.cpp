@@ -5,21 +5,13 @@
 // mean, rstd. Backward: 16 T H bytes with dropout: d_y and s are read, d_s and d_x written; masks
 // are drawn again. A row belongs to one thread; d_gamma, d_beta and d_bias are sums over row blocks
 // (row_blocks.h), so no result depends on the number of threads.
+#include "kernels/checks.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/norm_row.h"
 #include "kernels/cpu/row_blocks.h"
 
 namespace maxim {
 namespace {
-
-void check_rows(const Tensor& t, int64_t rows, int64_t columns, const char* name) {
-  MAXIM_CHECK(t.rows() == rows && t.cols() == columns, "{} is [{}, {}], expected [{}, {}]", name,
-              t.rows(), t.cols(), rows, columns);
-}
-
-void check_size(const Tensor& t, int64_t size, const char* name) {
-  MAXIM_CHECK(t.size() == size, "{} has {} elements, expected {}", name, t.size(), size);
-}
 
 // s = residual + dropout(x); returns the sum of s, lane by lane.
 Floats add_residual(float* s, const float* residual, const float* x, const RowDropout& dropout,
@@ -60,13 +52,7 @@ void drop_gradient(float* d_x, float* d_bias, const float* d_s, const RowDropout
 
 void CpuOps::layer_norm_forward(const LayerNormForward& args, const Sequences& sequences) {
   const int64_t rows = args.y.rows(), h = args.y.cols();
-  check_rows(args.s, rows, h, "s");
-  check_rows(args.x, rows, h, "x");
-  check_rows(args.residual, rows, h, "residual");
-  check_size(args.mean, rows, "mean");
-  check_size(args.rstd, rows, "rstd");
-  check_size(args.gamma, h, "gamma");
-  check_size(args.beta, h, "beta");
+  check(args);
   const RowDropout dropout(args.dropout, sequences, h);
   float *y = args.y.as<float>(), *s = args.s.as<float>();
   float *mean = args.mean.as<float>(), *rstd = args.rstd.as<float>();
@@ -84,15 +70,7 @@ void CpuOps::layer_norm_forward(const LayerNormForward& args, const Sequences& s
 
 void CpuOps::layer_norm_backward(const LayerNormBackward& args, const Sequences& sequences) {
   const int64_t rows = args.d_y.rows(), h = args.d_y.cols();
-  check_rows(args.d_s, rows, h, "d_s");
-  check_rows(args.s, rows, h, "s");
-  if (!args.d_x.absent()) check_rows(args.d_x, rows, h, "d_x");
-  if (!args.d_bias.absent()) check_size(args.d_bias, h, "d_bias");
-  check_size(args.mean, rows, "mean");
-  check_size(args.rstd, rows, "rstd");
-  check_size(args.gamma, h, "gamma");
-  check_size(args.d_gamma, h, "d_gamma");
-  check_size(args.d_beta, h, "d_beta");
+  check(args);
   const RowDropout dropout(args.dropout, sequences, h);
   const RowBlocks blocks(rows);
   float* partial =
@@ -123,11 +101,7 @@ void CpuOps::layer_norm_backward(const LayerNormBackward& args, const Sequences&
 void CpuOps::layer_norm_apply(const Tensor& y, const Tensor& s, const Tensor& mean,
                               const Tensor& rstd, const Tensor& gamma, const Tensor& beta) {
   const int64_t rows = y.rows(), h = y.cols();
-  check_rows(s, rows, h, "s");
-  check_size(mean, rows, "mean");
-  check_size(rstd, rows, "rstd");
-  check_size(gamma, h, "gamma");
-  check_size(beta, h, "beta");
+  check_layer_norm_apply(y, s, mean, rstd, gamma, beta);
   float* out = y.as<float>();
   const float *in = s.as<float>(), *means = mean.as<float>(), *rstds = rstd.as<float>();
   const float *g = gamma.as<float>(), *b = beta.as<float>();

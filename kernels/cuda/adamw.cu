@@ -49,17 +49,6 @@ struct Step {
   float inverse_1, inverse_root_2;  // 1 / (1 - b1^t), 1 / sqrt(1 - b2^t)
 };
 
-// Halves the loss scale after a norm that was not finite, doubles it after kInterval good steps.
-__device__ void renew(float* loss_scale, bool finite) {
-  float &scale = loss_scale[0], &good_steps = loss_scale[1];
-  good_steps = finite ? good_steps + 1 : 0;
-  if (!finite) scale *= LossScale::kBackoff;
-  if (good_steps == LossScale::kInterval) {
-    scale *= LossScale::kGrowth;
-    good_steps = 0;
-  }
-}
-
 // `loss_scale` may be null.
 __global__ void adamw_step_kernel(Step* step, int64_t* counters, float* square_sum,
                                   float* loss_scale, float beta1, float beta2,
@@ -72,7 +61,7 @@ __global__ void adamw_step_kernel(Step* step, int64_t* counters, float* square_s
   }
   const double norm = sqrt(static_cast<double>(*square_sum));
   const bool finite = norm < INFINITY;  // NaN is not
-  if (loss_scale != nullptr) renew(loss_scale, finite);
+  if (loss_scale != nullptr) LossScale::renew(loss_scale, finite);
   step->applied = finite;
   if (!finite) {
     ++counters[1];
@@ -180,20 +169,7 @@ void update_groups(CudaOps& ops, const AdamW& args, const Step* step) {
 }  // namespace
 
 void CudaOps::adamw(const AdamW& args) {
-  const int64_t size = args.parameters.size();
-  check_size(args.gradients, size, "gradients");
-  check_size(args.m, size, "m");
-  check_size(args.v, size, "v");
-  check_size(args.counters, 2, "counters");
-  check_size(args.gradient_square_sum, 1, "gradient_square_sum");
-  if (!args.copy.absent()) check_size(args.copy, size, "copy");
-  if (!args.loss_scale.absent()) check_size(args.loss_scale, 2, "loss_scale");
-  int64_t at = 0;
-  for (int64_t i = 0; i < args.group_count; at = args.groups[i++].end)
-    MAXIM_CHECK(at <= args.groups[i].begin && args.groups[i].begin <= args.groups[i].end &&
-                    args.groups[i].end <= size,
-                "group {} is [{}, {}) after {} of {} parameters", i, args.groups[i].begin,
-                args.groups[i].end, at, size);
+  check(args);
   auto* step = static_cast<Step*>(scratch_.bytes(sizeof(Step), "the optimizer's step"));
   launch(*this, adamw_step_plan(), adamw_step_kernel, step, args.counters.as<int64_t>(),
          args.gradient_square_sum.as<float>(),

@@ -128,6 +128,12 @@ inline KernelPlan attention_delta_plan(const AttentionShape& s) {
           .flops = 2 * elements};
 }
 
+// f32: tiles of both sides' rows, two of each, and a tile of scores.
+inline int64_t attention_backward_shared(int64_t width) {
+  return 4 * (2 * (kAttentionTile + kAttentionLanes) * attention_row(static_cast<int>(width)) +
+              kAttentionTile * kAttentionLanes);
+}
+
 // d_k and d_v by the owners of keys: q, k, v, d_out, log_sum_exp, delta in; q k^T, d_out v^T, d_k,
 // d_v.
 inline KernelPlan attention_backward_keys_plan(const AttentionShape& s) {
@@ -136,9 +142,7 @@ inline KernelPlan attention_backward_keys_plan(const AttentionShape& s) {
     kernel.name = "attention_backward_keys";
     kernel.rows = kAttentionTile;
     kernel.warps = kAttentionWarps;
-    kernel.shared_bytes =
-        4 * (2 * (kAttentionTile + kAttentionLanes) * attention_row(static_cast<int>(s.width)) +
-             kAttentionTile * kAttentionLanes);
+    kernel.shared_bytes = attention_backward_shared(s.width);
   } else {
     kernel.name = "attention_backward_keys_mma";
     kernel.rows = kAttentionKeyTile;
@@ -156,9 +160,7 @@ inline KernelPlan attention_backward_queries_plan(const AttentionShape& s) {
     kernel.name = "attention_backward_queries";
     kernel.rows = kAttentionTile;
     kernel.warps = kAttentionWarps;
-    kernel.shared_bytes =
-        4 * (2 * (kAttentionTile + kAttentionLanes) * attention_row(static_cast<int>(s.width)) +
-             kAttentionTile * kAttentionLanes);
+    kernel.shared_bytes = attention_backward_shared(s.width);
   } else {
     kernel.name = "attention_backward_queries_mma";
     kernel.rows = kAttentionLongTile;

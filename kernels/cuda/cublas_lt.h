@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "kernels/ops.h"
+#include "kernels/checks.h"
 #include "runtime/cuda_device.h"
 
 namespace maxim {
@@ -20,12 +20,12 @@ class CublasLt {
 
   std::string name() const;  // "cuBLASLt 13.1.0"
   // As Ops::gemm; every operand f32, or a and b of one 16-bit type and c of that type or f32.
-  void multiply(const GemmArgs& args);
+  void multiply(const GemmArgs& args, const GemmShape& shape);
 
  private:
   struct Plan;
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t>;  // m, n, k, kinds and alignments
-  Plan& plan_of(const GemmArgs& args, int64_t m, int64_t n, int64_t k);
+  Plan& plan_of(const GemmArgs& args, const GemmShape& shape);
 
   CudaDevice& device_;
   bool tf32_;

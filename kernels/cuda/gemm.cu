@@ -5,7 +5,9 @@
 // operands are multiplied as f32 unless TF32 was asked for. The bias goes through the epilogue,
 // which adds it to every column of c^T, that is to every row of c; accumulation is beta = 1.
 // The algorithm is chosen once a shape by cuBLASLt's heuristic, with one workspace of 32 MiB (what
-// Hopper's kernels may want). 2 M N K FLOPs; each operand once.
+// Hopper's kernels may want). Packed batches bring new numbers of rows, so a step asks for the
+// shapes that no step before had; kMostPlans bounds what is remembered. 2 M N K FLOPs; each operand
+// once.
 #include <algorithm>
 #include <bit>
 
@@ -16,6 +18,7 @@ namespace maxim {
 namespace {
 
 constexpr int64_t kWorkspace = int64_t{32} << 20;
+constexpr size_t kMostPlans = 4096;  // some 20 shapes a number of rows
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -85,14 +88,15 @@ std::string CublasLt::name() const {
                      tf32_ ? " with TF32" : "");
 }
 
-CublasLt::Plan& CublasLt::plan_of(const GemmArgs& args, int64_t m, int64_t n, int64_t k) {
+CublasLt::Plan& CublasLt::plan_of(const GemmArgs& args, const GemmShape& s) {
   const cudaDataType_t type = type_of(args.a), result = type_of(args.c);
   const int alignments[] = {alignment_of(args.b), alignment_of(args.a), alignment_of(args.c)};
   const int64_t kinds = args.transpose_a | args.transpose_b << 1 | args.accumulate << 2 |
                         !args.bias.absent() << 3 | type << 4 | result << 12 | alignments[0] << 20 |
-                        alignments[1] << 24 | alignments[2] << 28;
-  std::unique_ptr<Plan>& slot = plans_[{m, n, k, kinds}];
-  if (slot != nullptr) return *slot;
+                        alignments[1] << 24 | int64_t{alignments[2]} << 28;
+  const Key key{s.m, s.n, s.k, kinds};
+  if (const auto known = plans_.find(key); known != plans_.end()) return *known->second;
+  if (plans_.size() >= kMostPlans) plans_.clear();
 
   auto plan = std::make_unique<Plan>();
   const bool fast = tf32_ && type == CUDA_R_32F;
@@ -136,25 +140,15 @@ CublasLt::Plan& CublasLt::plan_of(const GemmArgs& args, int64_t m, int64_t n, in
       handle_, plan->operation, plan->b, plan->a, plan->c, plan->c, preference, 1, &found, &count);
   cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0)
-    fail("cuBLASLt has no algorithm for [{}, {}] x [{}, {}] of {} into {} (error {})", m, k, k, n,
-         name_of(args.a.dtype()), name_of(args.c.dtype()), static_cast<int>(status));
+    fail("cuBLASLt has no algorithm for [{}, {}] x [{}, {}] of {} into {} (error {})", s.m, s.k,
+         s.k, s.n, name_of(args.a.dtype()), name_of(args.c.dtype()), static_cast<int>(status));
   plan->algorithm = found.algo;
-  slot = std::move(plan);
-  return *slot;
+  return *(plans_[key] = std::move(plan));
 }
 
-void CublasLt::multiply(const GemmArgs& args) {
+void CublasLt::multiply(const GemmArgs& args, const GemmShape& shape) {
   const Tensor &a = args.a, &b = args.b, &c = args.c;
-  const int64_t m = c.rows(), n = c.cols(), k = args.transpose_a ? a.rows() : a.cols();
-  MAXIM_CHECK((args.transpose_a ? a.cols() : a.rows()) == m, "a is [{}, {}], c [{}, {}]", a.rows(),
-              a.cols(), m, n);
-  MAXIM_CHECK((args.transpose_b ? b.rows() : b.cols()) == n &&
-                  (args.transpose_b ? b.cols() : b.rows()) == k,
-              "b is [{}, {}], c [{}, {}], k {}", b.rows(), b.cols(), m, n, k);
-  MAXIM_CHECK(args.bias.absent() || (args.bias.size() == n && !args.accumulate),
-              "a bias of {} for {} columns, accumulate {}", args.bias.size(), n, args.accumulate);
-  MAXIM_CHECK(a.dtype() == b.dtype(), "a is {}, b is {}", name_of(a.dtype()), name_of(b.dtype()));
-  Plan& plan = plan_of(args, m, n, k);
+  Plan& plan = plan_of(args, shape);
   if (!args.bias.absent()) {
     const void* bias = args.bias.data();
     plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
@@ -171,8 +165,6 @@ void CudaOps::gemm_over_nothing(const GemmArgs& args) {
   if (args.accumulate) return;
   if (args.bias.absent()) return device_.zero(args.c);
   const int64_t rows = args.c.rows(), columns = args.c.cols();
-  MAXIM_CHECK(args.bias.size() == columns, "a bias of {} for {} columns", args.bias.size(),
-              columns);
   for_dtype(args.c.dtype(), [&](auto zero) {
     using T = decltype(zero);
     launch(*this,
@@ -185,15 +177,14 @@ void CudaOps::gemm_over_nothing(const GemmArgs& args) {
 }
 
 void CudaOps::gemm(const GemmArgs& args) {
+  const GemmShape s = shape_of(args);
   if (args.c.empty()) return;
-  if (args.a.empty()) return gemm_over_nothing(args);
-  cublas_lt_->multiply(args);
-  const double m = static_cast<double>(args.c.rows()), n = static_cast<double>(args.c.cols());
-  const double k = static_cast<double>(args.transpose_a ? args.a.rows() : args.a.cols());
+  if (s.k == 0) return gemm_over_nothing(args);
+  cublas_lt_->multiply(args, s);
   count({.name = "gemm",
          .bytes = static_cast<double>(args.a.bytes() + args.b.bytes() +
                                       args.c.bytes() * (args.accumulate ? 2 : 1)),
-         .flops = 2 * m * n * k});
+         .flops = 2.0 * static_cast<double>(args.c.size()) * static_cast<double>(s.k)});
 }
 
 std::string CudaOps::gemm_library() const { return cublas_lt_->name(); }

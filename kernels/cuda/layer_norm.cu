@@ -119,13 +119,7 @@ __global__ void __launch_bounds__(kRowThreads, kGradientBlocks<T, N>)
 
 void CudaOps::layer_norm_forward(const LayerNormForward& args, const Sequences& sequences) {
   const int64_t rows = args.y.rows(), h = args.y.cols();
-  check_rows(args.s, rows, h, "s");
-  check_rows(args.x, rows, h, "x");
-  check_rows(args.residual, rows, h, "residual");
-  check_size(args.mean, rows, "mean");
-  check_size(args.rstd, rows, "rstd");
-  check_size(args.gamma, h, "gamma");
-  check_size(args.beta, h, "beta");
+  check(args);
   for_packs(args.y.dtype(), h,
             {args.y.data(), args.s.data(), args.x.data(), args.residual.data(), args.gamma.data(),
              args.beta.data()},
@@ -151,15 +145,7 @@ void CudaOps::layer_norm_forward(const LayerNormForward& args, const Sequences& 
 
 void CudaOps::layer_norm_backward(const LayerNormBackward& args, const Sequences& sequences) {
   const int64_t rows = args.d_y.rows(), h = args.d_y.cols();
-  check_rows(args.d_s, rows, h, "d_s");
-  check_rows(args.s, rows, h, "s");
-  if (!args.d_x.absent()) check_rows(args.d_x, rows, h, "d_x");
-  if (!args.d_bias.absent()) check_size(args.d_bias, h, "d_bias");
-  check_size(args.mean, rows, "mean");
-  check_size(args.rstd, rows, "rstd");
-  check_size(args.gamma, h, "gamma");
-  check_size(args.d_gamma, h, "d_gamma");
-  check_size(args.d_beta, h, "d_beta");
+  check(args);
   const RowBlocks blocks = norm_row_blocks(rows);
   float* partial = scratch_.floats(kMostNormBlocks * 3 * h, "sums of LayerNorm gradients");
   const bool wants_d_x = !args.d_x.absent(), wants_bias = !args.d_bias.absent();
@@ -195,11 +181,7 @@ void CudaOps::layer_norm_backward(const LayerNormBackward& args, const Sequences
 void CudaOps::layer_norm_apply(const Tensor& y, const Tensor& s, const Tensor& mean,
                                const Tensor& rstd, const Tensor& gamma, const Tensor& beta) {
   const int64_t rows = y.rows(), h = y.cols();
-  check_rows(s, rows, h, "s");
-  check_size(mean, rows, "mean");
-  check_size(rstd, rows, "rstd");
-  check_size(gamma, h, "gamma");
-  check_size(beta, h, "beta");
+  check_layer_norm_apply(y, s, mean, rstd, gamma, beta);
   for_packs(
       y.dtype(), h, {y.data(), s.data(), gamma.data(), beta.data()}, [&](auto zero, auto width) {
         using T = decltype(zero);

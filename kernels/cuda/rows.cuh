@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <type_traits>
 
+#include "kernels/checks.h"
 #include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/row_plans.h"
@@ -106,11 +107,4 @@ void for_packs(DType dtype, int64_t columns, std::initializer_list<const void*> 
   });
 }
 
-inline void check_rows(const Tensor& t, int64_t rows, int64_t columns, const char* name) {
-  MAXIM_CHECK(t.rows() == rows && t.cols() == columns, "{} is [{}, {}], expected [{}, {}]", name,
-              t.rows(), t.cols(), rows, columns);
-}
-inline void check_size(const Tensor& t, int64_t size, const char* name) {
-  MAXIM_CHECK(t.size() == size, "{} has {} elements, expected {}", name, t.size(), size);
-}
 }  // namespace maxim

@@ -91,7 +91,9 @@ def read_table():
 
 
 def occupancy(kernel, threads, shared):
-    """Share of a multiprocessor's threads that can be resident, and blocks."""
+    """Share of a multiprocessor's threads that can be resident, and blocks; (0, 0) if it is unknown."""
+    if kernel.architecture not in LIMITS:
+        return 0, 0
     registers, most_threads, most_shared, blocks = LIMITS[kernel.architecture]
     warp_registers = -(-kernel.registers * 32 // 256) * 256  # given out in units of 256 a warp
     blocks = min(blocks, most_threads // threads, registers // (warp_registers * threads // 32),

@@ -97,6 +97,16 @@ TEST_CASE("gemm: zero sizes") {
         require_exact(backend, {m, n, k, transposed, transposed});
 }
 
+TEST_CASE("gemm: more shapes than a backend remembers") {
+  for (Backend& backend : backends())
+    for (int64_t m = 1; m <= 4100; ++m) {
+      const Result r = multiply(backend, {m, 1, 2}, Start::nothing, small_integers(2 * m, 1),
+                                small_integers(2, 2));
+      require_same_bits(fmt::format("{}, {} rows", backend.name, m), r.got, to_float(r.want));
+    }
+  SUCCEED();
+}
+
 TEST_CASE("gemm: the shapes of MiniLM on real numbers") {
   // Products of numbers in [-1, 1) have variance 1/9, their sum over k reaches sqrt(k) / 3, and
   // each of k roundings is at most 2^-24 of it. In random directions they add up to 2^-24 k / 3;
