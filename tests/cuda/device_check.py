@@ -18,9 +18,10 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUDGET = 8 * 60  # seconds; a part that would begin later is left out, and named
-# Sixteen bits: a rounding of 2^-9 a stored activation, and 30 steps to drift apart. A broken kernel
-# is off by far more: the loss falls by a factor of three in these steps.
-LOSS_TOLERANCE = {"f32": 1e-4, "bf16": 0.05, "fp16": 0.02}
+# Largest relative difference of a step's loss from the CPU's, of which there are 30, from 2.60 down to
+# 2.35. The emulator's are 2e-7, 0.007 and 0.002. At a rate of 5e-4 two and one CPU ranks drift apart by 3e-3
+# too: rounding decides which of two equal document tokens wins.
+LOSS_TOLERANCE = {"f32": 1e-4, "bf16": 0.02, "fp16": 0.005}
 
 start = time.monotonic()
 report = {"failures": [], "left_out": [], "seconds": {}}
@@ -63,7 +64,7 @@ def gpu():
 def train_command(device, output, steps, *flags):
     return ["./train", "--model_name_or_path", "tests/golden/tiny_bert", "--train_file",
             "demo/offline/train.tsv", "--output_dir", output, "--overwrite_output_dir", "--device",
-            device, "--max_steps", steps, "--logging_steps", 1, "--learning_rate", "5e-4",
+            device, "--max_steps", steps, "--logging_steps", 1, "--learning_rate", "2e-4",
             "--per_device_train_batch_size", 16, *flags]
 
 
