@@ -28,15 +28,23 @@ class Communicator {
   // parts[rank()] rows and may be its own place in `all`. Any element type.
   virtual void all_gather(const Tensor& all, const Tensor& mine,
                           const std::vector<int64_t>& parts) = 0;
-  // The reverse: mine = sum over ranks, in rank order, of their `all` at this rank's rows. f32;
-  // `mine` may be its own place in `all`, whose other rows stay as they are.
+  // The reverse: mine = sum over ranks, in rank order, of their `all` at this rank's rows. f32, or
+  // bf16 summed in f32 and rounded once; `mine` may be its own place in `all`, whose other rows
+  // stay as they are.
   virtual void reduce_scatter(const Tensor& mine, const Tensor& all,
                               const std::vector<int64_t>& parts) = 0;
-  // In place, f32, the same number of elements and the same bits on every rank. The sum is in rank
-  // order; the maximum is NaN where any rank has NaN.
+  // In place, f32 or bf16, the same number of elements and the same bits on every rank. The sum is
+  // in rank order; the maximum is NaN where any rank has NaN.
   virtual void all_reduce(const Tensor& tensor, Reduction reduction) = 0;
   virtual void broadcast(const Tensor& tensor, int root) = 0;
   virtual void barrier() = 0;
+
+  // The second queue. `work` calls collectives on tensors of the communicator that it is given (and
+  // nothing else); they run after all that the device was given before, in the order they were
+  // begun, beside what it is given next. Their tensors stay untouched until join(), after which the
+  // device's later work comes after them. `work` may run on another thread.
+  virtual void beside(std::function<void(Communicator&)> work) = 0;
+  virtual void join() = 0;
 
   // Small host messages, for start-up, metrics and agreement.
   virtual std::vector<int64_t> all_gather_host(int64_t value) = 0;

@@ -1,6 +1,6 @@
 // Each failed rank sends one record of fixed size to every other and listens for theirs. Point to
 // point, because a rank that is alive and well may be waiting in a collective and will never
-// answer; on MPI_COMM_WORLD, which carries nothing else (MpiCommunicator has a duplicate).
+// answer; on MPI_COMM_WORLD, which carries nothing else (MpiTransport has a duplicate).
 #include "comm/failure.h"
 
 #include <mpi.h>

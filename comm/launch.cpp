@@ -11,7 +11,8 @@
 
 #include "comm/failure.h"
 #include "comm/host.h"
-#include "comm/mpi_communicator.h"
+#include "comm/host_communicator.h"
+#include "comm/mpi_transport.h"
 #include "comm/solo_communicator.h"
 #include "runtime/error.h"
 #include "runtime/log.h"
@@ -105,7 +106,7 @@ void start_mpi(World& world, const Launcher& launcher, int argc, char** argv) {
   if (launcher.local_tasks > std::min(cores, cpu_quota()))
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
   int provided = 0;
-  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS ||
+  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS ||
       provided < MPI_THREAD_FUNNELED)
     fail("MPI_Init_thread failed, or this MPI has no support for threads");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -118,7 +119,11 @@ void start_mpi(World& world, const Launcher& launcher, int argc, char** argv) {
   MPI_Comm_size(local, &world.local_size);
   world.threads = set_threads(launcher, local);
   MPI_Comm_free(&local);
-  world.communicator = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD);
+  std::unique_ptr<Transport> second;
+  if (provided == MPI_THREAD_MULTIPLE)
+    second = std::make_unique<MpiTransport>(MPI_COMM_WORLD, true);
+  world.communicator = std::make_unique<HostCommunicator>(
+      std::make_unique<MpiTransport>(MPI_COMM_WORLD, false), std::move(second));
 }
 
 void start(World& world, int argc, char** argv) {

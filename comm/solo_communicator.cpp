@@ -10,6 +10,11 @@ void copy(const Tensor& destination, const Tensor& source) {
     std::memmove(destination.data(), source.data(), source.bytes());
 }
 
+void check_summable(const Tensor& tensor) {
+  MAXIM_CHECK(tensor.dtype() == DType::f32 || tensor.dtype() == DType::bf16, "{}",
+              name_of(tensor.dtype()));
+}
+
 }  // namespace
 
 void SoloCommunicator::all_gather(const Tensor& all, const Tensor& mine,
@@ -22,13 +27,13 @@ void SoloCommunicator::all_gather(const Tensor& all, const Tensor& mine,
 void SoloCommunicator::reduce_scatter(const Tensor& mine, const Tensor& all,
                                       const std::vector<int64_t>& parts) {
   check_parts(all, mine, parts);
-  MAXIM_CHECK(all.dtype() == DType::f32, "{}", name_of(all.dtype()));
+  check_summable(all);
   copy(mine, all);
   ++calls_;
 }
 
 void SoloCommunicator::all_reduce(const Tensor& tensor, Reduction) {
-  MAXIM_CHECK(tensor.dtype() == DType::f32, "{}", name_of(tensor.dtype()));
+  check_summable(tensor);
   ++calls_;
 }
 

@@ -17,6 +17,8 @@ class SoloCommunicator final : public Communicator {
   void all_reduce(const Tensor& tensor, Reduction reduction) override;
   void broadcast(const Tensor& tensor, int root) override;
   void barrier() override {}
+  void beside(std::function<void(Communicator&)> work) override { work(*this); }
+  void join() override {}
   std::vector<int64_t> all_gather_host(int64_t value) override { return {value}; }
   std::vector<std::string> all_gather_text(const std::string& text) override { return {text}; }
   std::vector<double> sum_host(const std::vector<double>& values) override { return values; }

@@ -1,4 +1,5 @@
 // Collectives against closed forms, at whatever number of ranks this runs.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -215,6 +216,68 @@ TEST_CASE("mpi: host messages") {
     expected.insert(expected.end(), length, 100 + r);
   }
   CHECK(all == expected);
+}
+
+TEST_CASE("mpi: 16-bit sums are taken in f32 and rounded once") {
+  // Whole numbers of up to 8 bits are exact in bf16; 256 + 1 + 1 is 258 in f32, but 256 when each
+  // partial sum is rounded to bf16 (ties to even).
+  const auto bits_of = [](float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    return static_cast<uint16_t>(bits >> 16);
+  };
+  for (const int64_t count : {5, 1000003}) {
+    std::vector<uint16_t> v(count, bits_of(rank() == 0 ? 256 : 1));
+    const float sum = 256.0f + static_cast<float>(size() - 1);
+    const uint16_t expected = bits_of(size() == 2   ? 256
+                                      : size() == 4 ? 260
+                                                    : sum);  // 257, 259: ties
+    communicator().all_reduce(Tensor(v.data(), DType::bf16, count), Reduction::sum);
+    CHECK(std::count(v.begin(), v.end(), expected) == count);
+  }
+  std::vector<uint16_t> all(size(), bits_of(static_cast<float>(1 + rank())));
+  all[0] = bits_of(NAN);
+  uint16_t mine = 0;
+  communicator().reduce_scatter(Tensor(&mine, DType::bf16, 1),
+                                Tensor(all.data(), DType::bf16, size()),
+                                std::vector<int64_t>(size(), 1));
+  if (rank() == 0)
+    CHECK((mine & 0x7fff) > 0x7f80);
+  else
+    CHECK(mine == bits_of(static_cast<float>(size() * (size() + 1) / 2)));
+}
+
+TEST_CASE("mpi: the second queue works in order beside the first") {
+  constexpr int64_t kCount = 300007;
+  std::vector<float> beside = values(rank(), kCount), inline_ = beside, expected(kCount);
+  for (int64_t i = 0; i < kCount; ++i) expected[i] = sum_of(i);
+  const int64_t sent = communicator().bytes_sent(), calls = communicator().calls();
+  for (int round = 0; round < 3; ++round) {
+    std::vector<float> doubled = values(rank(), kCount);
+    beside = doubled;
+    communicator().beside(
+        [&](Communicator& second) { second.all_reduce(Tensor::of(beside), Reduction::sum); });
+    communicator().beside([&](Communicator& second) {  // after the first: sums the sums
+      doubled = beside;
+      second.all_reduce(Tensor::of(doubled), Reduction::max);
+    });
+    inline_ = values(rank(), kCount);
+    communicator().all_reduce(Tensor::of(inline_), Reduction::sum);
+    communicator().join();
+    CHECK(difference(inline_, expected) == -1);
+    CHECK(difference(beside, expected) == -1);
+    CHECK(difference(doubled, expected) == -1);
+  }
+  CHECK(communicator().calls() - calls == 9);
+  if (size() > 1) CHECK(communicator().bytes_sent() - sent > 9 * kCount);
+  communicator().join();  // nothing begun: nothing to wait for
+}
+
+TEST_CASE("mpi: an error beside is thrown by join") {
+  communicator().beside([](Communicator&) { fail("no bucket"); });
+  CHECK_THROWS_AS(communicator().join(), Error);
+  communicator().join();
+  CHECK(communicator().all_gather_host(1).size() == static_cast<size_t>(size()));
 }
 
 TEST_CASE("mpi: what does not fit is refused on every rank") {
