@@ -5,6 +5,7 @@
 
 #include "comm/failure.h"
 #include "comm/host.h"
+#include "comm/progress.h"
 
 namespace maxim {
 
@@ -13,6 +14,7 @@ namespace maxim {
 void Communicator::checked(const std::function<void()>& work) {
   std::string mine;
   try {
+    const Phase phase("work of its own");
     work();
   } catch (...) {
     const Failure failure = current_failure();

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "comm/progress.h"
+
 namespace maxim {
 namespace {
 
@@ -123,6 +125,7 @@ void HostCommunicator::all_gather(const Tensor& all, const Tensor& mine,
                                   const std::vector<int64_t>& parts) {
   check_parts(all, mine, parts);
   ++calls_;
+  const Waiting waiting;
   int64_t row = 0;
   for (int other = 0; other < size_; ++other) {
     const Tensor place = all.slice(row, row + parts[other]);
@@ -141,6 +144,7 @@ void HostCommunicator::reduce_scatter(const Tensor& mine, const Tensor& all,
                                       const std::vector<int64_t>& parts) {
   check_parts(all, mine, parts);
   ++calls_;
+  const Waiting waiting;
   for (int r = 0; r < size_; ++r) begins_[r + 1] = begins_[r] + parts[r] * all.cols();
   with_elements(all, [&](auto* elements) {
     using Element = std::remove_pointer_t<decltype(elements)>;
@@ -150,6 +154,7 @@ void HostCommunicator::reduce_scatter(const Tensor& mine, const Tensor& all,
 
 void HostCommunicator::all_reduce(const Tensor& tensor, Reduction reduction) {
   ++calls_;
+  const Waiting waiting;
   with_elements(tensor, [&](auto* elements) { all_reduce(elements, tensor.size(), reduction); });
 }
 
@@ -214,6 +219,7 @@ void HostCommunicator::reduce_slices(Element* out, Element* all, Reduction reduc
 // the tensor, however many ranks there are.
 void HostCommunicator::broadcast(const Tensor& tensor, int root) {
   ++calls_;
+  const Waiting waiting;
   char* data = static_cast<char*>(tensor.data());
   const auto begin = [&](int r) { return tensor.bytes() * r / size_; };
   for (int other = 0; other < size_ && rank_ == root; ++other)
@@ -247,6 +253,7 @@ void HostCommunicator::beside(std::function<void(Communicator&)> work) {
 
 void HostCommunicator::join() {
   if (second_ == nullptr) return;
+  const Waiting waiting;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return queue_.empty() && !busy_; });
   bytes_sent_ += std::exchange(second_->bytes_sent_, 0);
@@ -278,6 +285,7 @@ void HostCommunicator::serve() {
 }
 
 std::vector<int64_t> HostCommunicator::all_gather_host(int64_t value) {
+  const Waiting waiting;
   std::vector<int64_t> values(size_, value);
   for (int other = 0; other < size_; ++other) {
     if (other == rank_) continue;
@@ -291,6 +299,7 @@ std::vector<int64_t> HostCommunicator::all_gather_host(int64_t value) {
 // counts_ and displacements_ are in elements.
 template <class T>
 void HostCommunicator::gather_lists(std::vector<T>& all, const T* mine, size_t count) {
+  const Waiting waiting;
   counts_ = all_gather_host(static_cast<int64_t>(count));
   std::partial_sum(counts_.begin(), counts_.end(), displacements_.begin() + 1);
   all.resize(displacements_.back());

@@ -139,6 +139,12 @@ void start(World& world, int argc, char** argv) {
   set_up_log(world.rank);
 }
 
+// Before there is a lifeline: what is left is to end whoever the launcher can reach.
+void end_alone(const World& world, const Failure& failure) {
+  print_failure(name_rank(world.rank, world.host, failure.message));
+  MPI_Abort(MPI_COMM_WORLD, failure.exit_code);
+}
+
 }  // namespace
 
 int run_program(int argc, char** argv, const std::function<int(World&)>& program) {
@@ -151,21 +157,28 @@ int run_program(int argc, char** argv, const std::function<int(World&)>& program
   }
   World world;
   int exit_code = 0;
+  bool agreed = false;  // what fails now fails on all ranks
   try {
     start(world, argc, argv);
+    agreed = true;
+    world.lifeline = std::make_unique<Lifeline>(*world.communicator, world.host);
     exit_code = program(world);
     world.communicator->checked([] {
       if (std::fflush(stdout) != 0 || std::ferror(stdout))
         fail("standard output is not whole: a write failed (disk full, or closed?)");
     });
+    world.lifeline->end();
   } catch (...) {
     const Failure failure = current_failure();
     exit_code = failure.exit_code;
-    if (world.size == 1)
+    if (world.lifeline != nullptr)
+      world.lifeline->fail(failure);
+    else if (world.size == 1 || (agreed && world.rank == 0))
       print_failure(failure.message);
-    else
-      exit_code = end_together(world.rank, world.size, world.host, failure);
+    else if (!agreed)
+      end_alone(world, failure);
   }
+  world.lifeline.reset();
   world.communicator.reset();
   int initialized = 0;
   MPI_Initialized(&initialized);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "comm/lifeline.h"
 
 namespace maxim {
 
@@ -16,15 +17,15 @@ struct World {
   int threads =
       1;  // for this rank: cores of the host it may use / ranks there; OpenMP is set to it
   std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Lifeline> lifeline;
 };
 
 // Runs a whole program: initialises MPI when started by mpirun or srun (environment of Open MPI,
 // PMI or PMIx), else a single process; calls `program`; returns the exit code for main.
-//   InputError on all ranks alike       message once, exit code 2 everywhere
-//   other exceptions, or on one rank    message from the failing rank (rank and host named),
-//   MPI_Abort,
-//                                       exit code 1 (2 for InputError)
-// Refuses to train when the launcher's variables say N tasks but MPI sees one.
+//   an exception on all ranks alike    its message once
+//   on some                            that of the lowest of them, with its rank and host
+// and exit code 1 (2 for InputError) everywhere. How the job ends when a rank is lost: see
+// Lifeline. Refuses to train when the launcher's variables say N tasks but MPI sees one.
 int run_program(int argc, char** argv, const std::function<int(World&)>& program);
 
 }  // namespace maxim

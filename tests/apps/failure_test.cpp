@@ -136,6 +136,10 @@ TEST_CASE("failure: a rank that vanishes takes the job with it") {
     CHECK(ended.exit_code > 0);
     CHECK(ended.seconds < 10);
     CHECK(ended.left == 0);
+    CHECK(ended.errors == std::vector<std::string>{
+                              fmt::format("error: rank 1 on {} died: it was killed, crashed or "
+                                          "left early",
+                                          maxim::host_name())});
   }
 }
 

@@ -1,0 +1,572 @@
+#include "comm/lifeline.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "comm/progress.h"
+#include "comm/sockets.h"
+#include "comm/stop_signals.h"
+#include "runtime/error.h"
+
+namespace maxim {
+namespace {
+
+// What a message says. `number`, `waited` and the text belong to the kind.
+enum Kind : int32_t {
+  hello,     // from a caller; text: the token
+  welcome,   // the answer
+  beat,      // number: collectives begun, waited: seconds in one, code: 1 in a phase
+  failure,   // code: exit code, text: message
+  give_up,   // the same, and at once
+  stop,      // code: the signal
+  pause,     // to all; code: the signal
+  paused,    // number: the step begun last
+  stop_at,   // to all; number: the last step
+  goodbye,   // this rank is done
+  farewell,  // to all: so are all
+  finis      // to all: the job failed; code: exit code, number: the rank to kill, or -1
+};
+
+constexpr double kBeatSeconds = 1;
+// A signal or a new message of the main thread is seen within this time at the latest.
+constexpr int kTickMilliseconds = 100;
+// Ranks that fail alike (a bad flag, a missing file) do so within milliseconds of each other, even
+// when many share a core; a second also bounds what a lone failure adds to the end of the job.
+constexpr double kPatience = 1;
+// What a rank last said of itself is old by a beat, and that of another by another.
+constexpr double kStaleSeconds = 2 * kBeatSeconds;
+constexpr double kCallSeconds = 5;  // for one address
+constexpr uint32_t kMostText = 64 << 10;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string random_token() {
+  unsigned char bytes[16];
+  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) fail("no random numbers");
+  std::string token;
+  for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
+  return token;
+}
+
+// Processes with the same one can send each other signals by number: one kernel, one namespace.
+std::string machine_name() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id") >> std::ws, boot);
+  char space[64] = {};
+  if (readlink("/proc/self/ns/pid", space, sizeof(space) - 1) < 0) space[0] = 0;
+  return boot + space;
+}
+
+}  // namespace
+
+Lifeline::Lifeline(Communicator& communicator, const std::string& host)
+    : rank_(communicator.rank()), size_(communicator.size()) {
+  if (size_ == 1) return;
+  wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  links_.resize(rank_ == 0 ? size_ : 1);
+  states_.resize(size_);
+  std::string invitation;
+  communicator.checked([&] {
+    if (rank_ != 0) return;
+    token_ = random_token();
+    const Listener listener = listen_on_free_port();
+    listener_ = listener.socket;
+    invitation = fmt::format("{} {}", token_, listener.port);
+    for (const std::string& address : own_addresses()) invitation += " " + address;
+  });
+  for (const std::string& text : communicator.all_gather_text(
+           fmt::format("{}\n{}\n{}\n{}", host, machine_name(), getpid(), invitation))) {
+    std::istringstream lines(text);
+    std::string process, invited;
+    Member member;
+    std::getline(lines, member.host);
+    std::getline(lines, member.machine);
+    std::getline(lines, process);
+    member.process = std::stoi(process);
+    members_.push_back(member);
+    if (std::getline(lines, invited)) invitation = invited;
+  }
+  // The handlers of signals run on the main thread.
+  const auto start = [this] {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { serve(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  };
+  try {
+    if (rank_ == 0) start();
+    communicator.checked([&] {
+      if (rank_ != 0) call(invitation);
+    });
+  } catch (...) {
+    if (thread_.joinable()) {
+      done_ = true;
+      thread_.join();
+    }
+    throw;
+  }
+  if (rank_ != 0) start();
+}
+
+Lifeline::~Lifeline() {
+  if (thread_.joinable()) {
+    done_ = true;
+    thread_.join();
+  }
+  for (const Link& link : links_)
+    if (link.socket >= 0) close(link.socket);
+  for (const int file : {listener_, wake_})
+    if (file >= 0) close(file);
+}
+
+void Lifeline::set_timeout(double seconds) {
+  const std::lock_guard lock(mutex_);
+  timeout_ = seconds;
+}
+
+void Lifeline::stop_on_signals() {
+  watch_stop_signals(size_ == 1);
+  const std::lock_guard lock(mutex_);
+  signals_ = true;
+}
+
+bool Lifeline::begin_step(int64_t step) {
+  if (size_ == 1) {
+    signal_ = signals_ ? stop_signal() : 0;
+    return signal_ == 0;
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !paused_ || agreed_; });
+  if (agreed_ && step > stop_after_) return false;
+  begun_ = step;
+  return true;
+}
+
+int Lifeline::fail(const Failure& failure) {
+  if (size_ == 1) {
+    print_failure(failure.message);
+    return failure.exit_code;
+  }
+  std::fflush(stdout);  // the thread that ends the process must not wait for its reader
+  std::unique_lock lock(mutex_);
+  failure_ = failure;
+  failed_ = true;
+  eventfd_write(wake_, 1);
+  while (true) changed_.wait(lock);
+}
+
+void Lifeline::end() {
+  if (size_ == 1) return;
+  const Waiting waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    goodbye_ = true;
+  }
+  eventfd_write(wake_, 1);
+  thread_.join();
+}
+
+// Connects to rank 0 at one of the addresses that it listens on, in their order. A process of the
+// same machine tries the loopback first: no firewall is on that way.
+void Lifeline::call(const std::string& invitation) {
+  std::istringstream words(invitation);
+  int port = 0;
+  words >> token_ >> port;
+  std::vector<std::string> addresses;
+  if (members_[rank_].machine == members_[0].machine) addresses = {"127.0.0.1", "::1"};
+  for (std::string address; words >> address;) addresses.push_back(address);
+  std::string tried;
+  for (const std::string& address : addresses) {
+    std::string reason;
+    Link& link = links_[0];
+    link = {};
+    link.socket = connect_to(address, port, kCallSeconds, reason);
+    if (link.socket >= 0) {
+      append(link, {hello, rank_, 0, 0, 0, 0}, token_);
+      flush(link);
+      // One answer, of a message without text.
+      Message answer{};
+      if (wait_readable(link.socket, kCallSeconds) &&
+          recv(link.socket, &answer, sizeof(answer), 0) == sizeof(answer) && answer.kind == welcome)
+        break;
+      reason = "something else answers there";
+      close(link.socket);
+      link.socket = -1;
+    }
+    tried += fmt::format("{}{}: {}", tried.empty() ? "" : "; ", address, reason);
+  }
+  links_[0].heard = now();
+  if (links_[0].socket < 0)
+    maxim::fail(
+        "cannot reach rank 0 on {} over TCP, port {} ({}). The ranks watch over each other on "
+        "connections to rank 0's host: a firewall between the hosts has to let them through",
+        members_[0].host, port, tried.empty() ? "it has no address" : tried);
+}
+
+// The thread.
+void Lifeline::serve() {
+  std::vector<pollfd> waits;
+  while (!done_) {
+    waits.assign({{wake_, POLLIN, 0}});
+    if (listener_ >= 0) waits.push_back({listener_, POLLIN, 0});
+    for (const std::vector<Link>* links : {&links_, &callers_})
+      for (const Link& link : *links)
+        if (link.socket >= 0)
+          waits.push_back(
+              {link.socket, static_cast<short>(link.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+    poll(waits.data(), waits.size(), kTickMilliseconds);
+    eventfd_t ignored;
+    eventfd_read(wake_, &ignored);
+
+    // First what arrived, so that a record that was sent before a connection closed is read.
+    for (size_t i = 0; i < links_.size() && !done_; ++i) {
+      const int other = rank_ == 0 ? static_cast<int>(i) : 0;
+      Link& link = links_[i];
+      if (link.socket < 0) continue;
+      const bool open = receive(link);
+      read_messages(other, link);
+      if (!open && !done_) lost(other, "died: it was killed, crashed or left early", false);
+      flush(link);
+    }
+    if (listener_ >= 0) accept_callers();
+    if (!done_) look_at_own_side();
+    if (!done_) watch();
+  }
+}
+
+// What the main thread and the signal handlers left for this one.
+void Lifeline::look_at_own_side() {
+  bool failed, left, signals;
+  Failure own;
+  {
+    const std::lock_guard lock(mutex_);
+    failed = failed_ && !told_failure_;
+    left = goodbye_ && !told_goodbye_;
+    signals = signals_;
+    own = failure_;
+  }
+  const int signal = signals ? stop_signal() : 0;
+  if (failed) {
+    told_failure_ = true;
+    tell(failure, own.exit_code, 0, 0, own.message);
+  }
+  if (left) {
+    told_goodbye_ = true;
+    tell(goodbye);
+  }
+  if (signal != 0 && !told_stop_) {
+    told_stop_ = true;
+    tell(stop, signal);
+  }
+  if (signal != 0 && stop_signal_again() && !told_failure_) {
+    told_failure_ = true;
+    tell(give_up, 128 + signal, 0, 0, "a second signal: the job ends without saving");
+  }
+  if (now() < next_beat_ || done_) return;
+  next_beat_ = now() + kBeatSeconds;
+  const Progress progress = current_progress();
+  tell(beat, progress.phase.empty() ? 0 : 1, progress.collectives, progress.waited);
+  if (rank_ == 0) tell_all(beat);
+}
+
+void Lifeline::accept_callers() {
+  while (true) {
+    const int caller = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (caller < 0) break;
+    callers_.push_back({caller, "", "", now()});
+  }
+  for (Link& caller : callers_) {
+    const bool open = receive(caller);
+    if (caller.in.size() >= sizeof(Message) + token_.size())
+      admit(caller);
+    else if (open && now() - caller.heard < kCallSeconds)
+      continue;
+    if (caller.socket >= 0) close(caller.socket);  // a stranger, or one who says nothing
+    caller.socket = -1;
+  }
+  std::erase_if(callers_, [](const Link& caller) { return caller.socket < 0; });
+}
+
+void Lifeline::admit(Link& caller) {
+  Message message;
+  std::memcpy(&message, caller.in.data(), sizeof(message));
+  if (message.kind != hello || message.rank < 1 || message.rank >= size_ ||
+      links_[message.rank].socket >= 0 || message.bytes != token_.size() ||
+      caller.in.substr(sizeof(message)) != token_)
+    return;
+  Link& link = links_[message.rank];
+  link = {std::exchange(caller.socket, -1), "", "", now()};
+  append(link, {welcome, 0, 0, 0, 0, 0}, "");
+  flush(link);
+}
+
+// Takes what has arrived. False when the connection is closed or broken.
+bool Lifeline::receive(Link& link) {
+  char buffer[16384];
+  while (true) {
+    const ssize_t bytes = recv(link.socket, buffer, sizeof(buffer), 0);
+    if (bytes > 0) {
+      link.in.append(buffer, bytes);
+      if (link.in.size() > 2 * kMostText) return true;  // read first
+    } else {
+      return bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    }
+  }
+}
+
+void Lifeline::read_messages(int rank, Link& link) {
+  size_t at = 0;
+  while (!done_ && link.in.size() - at >= sizeof(Message)) {
+    Message message;
+    std::memcpy(&message, link.in.data() + at, sizeof(message));
+    if (link.in.size() - at < sizeof(message) + message.bytes) break;
+    const std::string text = link.in.substr(at + sizeof(message), message.bytes);
+    at += sizeof(message) + message.bytes;
+    link.heard = now();
+    if (rank_ == 0)
+      handle_at_hub(rank, message, text);
+    else
+      handle(message, text);
+  }
+  link.in.erase(0, at);
+}
+
+// To rank 0, which may be this one.
+void Lifeline::tell(int32_t kind, int32_t code, int64_t number, double waited,
+                    const std::string& text) {
+  const Message message{kind, rank_, code, 0, number, waited};
+  if (rank_ == 0) return handle_at_hub(0, message, text);
+  append(links_[0], message, text);
+  flush(links_[0]);
+}
+
+// From rank 0 to the others.
+void Lifeline::tell_all(int32_t kind, int32_t code, int64_t number, const std::string& text) {
+  for (Link& link : links_) {
+    if (link.socket < 0) continue;
+    append(link, {kind, 0, code, 0, number, 0}, text);
+    flush(link);
+  }
+}
+
+void Lifeline::append(Link& link, const Message& message, const std::string& text) {
+  Message whole = message;
+  whole.bytes = static_cast<uint32_t>(std::min<size_t>(text.size(), kMostText));
+  link.out.append(reinterpret_cast<const char*>(&whole), sizeof(whole));
+  link.out.append(text, 0, whole.bytes);
+}
+
+// Sends what the connection takes. A broken one is noticed when it is read.
+void Lifeline::flush(Link& link) {
+  while (link.socket >= 0 && !link.out.empty()) {
+    const ssize_t bytes = send(link.socket, link.out.data(), link.out.size(), MSG_NOSIGNAL);
+    if (bytes <= 0) break;
+    link.out.erase(0, bytes);
+  }
+}
+
+void Lifeline::handle_at_hub(int rank, const Message& message, const std::string& text) {
+  State& state = states_[rank];
+  switch (message.kind) {
+    case beat:
+      state.collectives = message.number;
+      state.waited = message.waited;
+      state.in_phase = message.code != 0;
+      break;
+    case failure:
+      state.failed = true;
+      state.failure = {message.code, text};
+      if (first_failure_ == 0) first_failure_ = now();
+      break;
+    case give_up:
+      finish(message.code, name(rank, text), -1);
+    case stop:
+      if (stopping_) break;
+      stopping_ = true;
+      tell_all(Kind::pause, message.code);
+      pause(message.code);
+      break;
+    case paused:
+      state.paused = true;
+      last_step_ = std::max(last_step_, message.number);
+      if (!std::all_of(states_.begin(), states_.end(), [](const State& s) { return s.paused; }))
+        break;
+      tell_all(stop_at, 0, last_step_);
+      handle({stop_at, 0, 0, 0, last_step_, 0}, "");
+      break;
+    case goodbye:
+      state.left = true;
+      if (!std::all_of(states_.begin(), states_.end(), [](const State& s) { return s.left; }))
+        break;
+      tell_all(farewell);
+      done_ = true;
+      break;
+    default:
+      break;
+  }
+}
+
+void Lifeline::handle(const Message& message, const std::string&) {
+  switch (message.kind) {
+    case Kind::pause:
+      pause(message.code);
+      break;
+    case stop_at: {
+      const std::lock_guard lock(mutex_);
+      stop_after_ = message.number;
+      agreed_ = true;
+      changed_.notify_all();
+      break;
+    }
+    case farewell:
+      done_ = true;
+      break;
+    case finis:
+      kill_on_this_machine(static_cast<int>(message.number));
+      _exit(message.code);
+    default:
+      break;
+  }
+}
+
+void Lifeline::pause(int signal) {
+  int64_t begun;
+  {
+    const std::lock_guard lock(mutex_);
+    paused_ = true;
+    signal_ = signal;
+    begun = begun_;
+  }
+  tell(paused, 0, begun);
+}
+
+// Who is silent, hangs, or has failed.
+void Lifeline::watch() {
+  double timeout;
+  {
+    const std::lock_guard lock(mutex_);
+    timeout = timeout_;
+  }
+  for (size_t i = 0; i < links_.size(); ++i)
+    if (links_[i].socket >= 0 && now() - links_[i].heard > timeout)
+      lost(rank_ == 0 ? static_cast<int>(i) : 0,
+           fmt::format("has not been heard of for {:.0f} s: it is stopped, or its host is lost",
+                       timeout),
+           true);
+  if (rank_ != 0) return;
+  judge_failures();
+  watch_for_hangs(timeout);
+}
+
+void Lifeline::watch_for_hangs(double timeout) {
+  const auto by_waited = [](const State& a, const State& b) { return a.waited < b.waited; };
+  const auto patient = std::max_element(states_.begin(), states_.end(), by_waited);
+  if (patient->waited <= timeout + kStaleSeconds) return;
+  const auto waits = [](const State& s) { return s.waited > 0; };
+  const auto behind = [&](const State& s) { return s.collectives < patient->collectives; };
+  const int who = static_cast<int>(patient - states_.begin());
+  if (std::any_of(states_.begin(), states_.end(),
+                  [&](const State& s) { return !waits(s) && s.in_phase; }))
+    return;
+  auto culprit = std::find_if(states_.begin(), states_.end(),
+                              [&](const State& s) { return !waits(s) || behind(s); });
+  if (culprit == states_.end()) {
+    const double least = std::min_element(states_.begin(), states_.end(), by_waited)->waited;
+    if (least > timeout + kStaleSeconds)
+      finish(1,
+             fmt::format("all ranks have waited for each other for {:.0f} s, in collective {}: "
+                         "is the network between them well?",
+                         least, patient->collectives),
+             -1);
+    return;
+  }
+  const int rank = static_cast<int>(culprit - states_.begin());
+  finish(1,
+         name(rank, fmt::format("does not go on: rank {} on {} has waited for it for {:.0f} s. If "
+                                "it is only slow, raise --timeout",
+                                who, members_[who].host, patient->waited)),
+         -1);
+}
+
+void Lifeline::judge_failures() {
+  if (first_failure_ == 0) return;
+  const auto failed = [](const State& s) { return s.failed; };
+  const auto first = std::find_if(states_.begin(), states_.end(), failed);
+  const Failure& cause = first->failure;
+  if (!std::all_of(states_.begin(), states_.end(), failed)) {
+    if (now() - first_failure_ > kPatience)
+      finish(cause.exit_code, name(static_cast<int>(first - states_.begin()), cause.message), -1);
+    return;
+  }
+  // All failed: each different message once.
+  if (std::all_of(states_.begin(), states_.end(),
+                  [&](const State& s) { return s.failure.message == cause.message; }))
+    finish(cause.exit_code, cause.message, -1);
+  std::vector<std::string> printed;
+  std::string errors;
+  for (int r = 0; r < size_; ++r) {
+    const std::string& message = states_[r].failure.message;
+    if (std::find(printed.begin(), printed.end(), message) != printed.end()) continue;
+    printed.push_back(message);
+    errors += (r == 0 ? "" : "\nerror: ") + name(r, message);
+  }
+  finish(cause.exit_code, errors, -1);
+}
+
+// A rank is gone. On rank 0 that ends the job; the other ranks watch rank 0 only, and without it
+// the lowest of each host speaks.
+void Lifeline::lost(int rank, const std::string& what, bool kill) {
+  const std::string message = fmt::format("rank {} on {} {}", rank, members_[rank].host, what);
+  if (rank_ == 0) finish(1, message, kill ? rank : -1);
+  int lowest = 1;
+  while (members_[lowest].host != members_[rank_].host) ++lowest;
+  finish(1, rank_ == lowest ? message : "", kill ? rank : -1);
+}
+
+void Lifeline::finish(int code, const std::string& errors, int victim) {
+  if (!errors.empty()) {
+    const std::string line = "error: " + errors + "\n";
+    if (write(STDERR_FILENO, line.data(), line.size()) < 0) code = std::max(code, 1);
+  }
+  if (rank_ == 0) {
+    tell_all(finis, code, victim);
+    // They close when they have read it; what does not fit into a connection is of no use now.
+    for (Link& link : links_) {
+      char byte;
+      const double until = now() + 0.2;
+      while (link.socket >= 0 && now() < until && wait_readable(link.socket, until - now()) &&
+             recv(link.socket, &byte, 1, 0) > 0) {
+      }
+    }
+  }
+  kill_on_this_machine(victim);
+  _exit(code);
+}
+
+void Lifeline::kill_on_this_machine(int rank) {
+  if (rank >= 0 && rank != rank_ && members_[rank].machine == members_[rank_].machine)
+    kill(members_[rank].process, SIGKILL);
+}
+
+std::string Lifeline::name(int rank, const std::string& message) const {
+  return name_rank(rank, members_[rank].host, message);
+}
+
+}  // namespace maxim
