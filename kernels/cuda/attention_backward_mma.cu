@@ -3,11 +3,11 @@
 // computes m p and d_s of 32 keys at a time, with one exp2 a score. Both pass to d_q in registers,
 // and to d_k and d_v, which sum over all rows, through shared memory.
 //
-//   short    a block has a head: for each 64 keys the warps leave m p and d_s of their rows in
-//   shared
-//            memory and add to d_q in registers; then they share d_v = (m p)^T d_out and d_k =
-//            d_s^T q of those keys. Each score is computed once: 10 r n d FLOPs a head of r rows
-//            and n keys
+//   longest <= 256   a block has a head, if shared memory holds it: for each 64 keys the warps
+//   leave
+//            m p and d_s of their rows in shared memory and add to d_q in registers; then they
+//            share d_v = (m p)^T d_out and d_k = d_s^T q of those keys. Each score is computed
+//            once: 10 r n d FLOPs a head of r rows and n keys
 //   longer   d_k and d_v by blocks of 64 keys that go through the query rows, d_q by blocks of 128
 //            rows that go through the keys: 14 r n d FLOPs. delta waits in d_q until d_q is
 //            written, so that no memory is taken
@@ -62,18 +62,28 @@ struct ScoreGradients {
     delta[1] = quad_sum(delta[1]);
   }
 
-  // p = m p / dropout's scale, d_s = d_s sqrt(d), as packed results, of the 32 keys whose slots
-  // begin at `slot` of k and v and whose first is `key`.
-  __device__ __forceinline__ void operator()(uint32_t (&p)[4][2], uint32_t (&d_s)[4][2],
-                                             SharedTile<T, Width> k, SharedTile<T, Width> v,
-                                             int slot, int key, const AttentionTile& tile,
-                                             const AttentionDropout& dropout) const {
-    float s[4][4], d_p[4][4];
+  // s = q k^T, d_p = d_out v^T for the 32 keys whose slots begin at `slot` of k and v.
+  __device__ __forceinline__ void products(float (&s)[4][4], float (&d_p)[4][4],
+                                           SharedTile<T, Width> k, SharedTile<T, Width> v,
+                                           int slot) const {
     multiply(s, q, k, slot);
     multiply(d_p, d_out, v, slot);
-    // A row's position is its number in its sequence.
+  }
+
+  // What dropout keeps of the 32 keys from `key`. A row's position is its number in its sequence.
+  __device__ __forceinline__ KeptKeys draw(const AttentionDropout& dropout,
+                                           const AttentionTile& tile, int key) const {
     const int positions[2] = {first + WarpRows::offset(0), first + WarpRows::offset(1)};
-    const KeptKeys kept(dropout, tile, positions, key);
+    return KeptKeys(dropout, tile, positions, key);
+  }
+
+  // p = m p / dropout's scale, d_s = d_s sqrt(d), as packed results, from the products with the 32
+  // keys from `key`.
+  __device__ __forceinline__ void operator()(uint32_t (&p)[4][2], uint32_t (&d_s)[4][2],
+                                             float (&s)[4][4], const float (&d_p)[4][4],
+                                             const KeptKeys& kept, int key,
+                                             const AttentionTile& tile,
+                                             const AttentionDropout& dropout) const {
     const bool all_keys = key + kChunk <= tile.keys;
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
@@ -192,7 +202,7 @@ __device__ __forceinline__ void store_queries(T* d_qkv, float (&acc)[Width / 8][
 }
 
 template <class T, int Width>
-__global__ void __launch_bounds__(kAttentionShortBackward * 2)
+__global__ void __launch_bounds__(kAttentionShort * 2)
     attention_backward_short_kernel(AttentionBatch batch, AttentionDropout dropout, T* d_qkv,
                                     const T* d_out, const T* out, const float* log_sum_exp,
                                     const T* qkv) {
@@ -228,8 +238,12 @@ __global__ void __launch_bounds__(kAttentionShortBackward * 2)
     if (warp.own > 0) {
 #pragma unroll 1
       for (int c = 0; c < kKeyTile && key + c < tile.keys; c += kChunk) {
+        // Drawn before the products: behind them, 128 registers are one too few on sm_100.
+        const KeptKeys kept = gradients.draw(dropout, tile, key + c);
+        float s[4][4], d_p[4][4];
+        gradients.products(s, d_p, stages.k(i), stages.v(i), c);
         uint32_t p[4][2], d_s[4][2];
-        gradients(p, d_s, stages.k(i), stages.v(i), c, key + c, tile, dropout);
+        gradients(p, d_s, s, d_p, kept, key + c, tile, dropout);
         leave(p_tile, warp.row, c, p);
         leave(d_s_tile, warp.row, c, d_s);
         add_product<T, Width>(d_q, d_s, stages.k(i), c);
@@ -296,8 +310,11 @@ __global__ void __launch_bounds__(kAttentionKeyWarps* kWarp, 3)
     if (warp.own > 0) {
 #pragma unroll 1
       for (int c = 0; c < kKeyTile && tile.first + c < tile.keys; c += kChunk) {
+        float s[4][4], d_p[4][4];
+        gradients.products(s, d_p, k_tile, v_tile, c);
+        const KeptKeys kept = gradients.draw(dropout, tile, tile.first + c);
         uint32_t p[4][2], d_s[4][2];
-        gradients(p, d_s, k_tile, v_tile, c, tile.first + c, tile, dropout);
+        gradients(p, d_s, s, d_p, kept, tile.first + c, tile, dropout);
         leave(p_tile, warp.row, c, p);
         leave(d_s_tile, warp.row, c, d_s);
       }
@@ -344,8 +361,11 @@ __global__ void __launch_bounds__(kAttentionLongWarps* kWarp, 2)
     if (warp.own <= 0) continue;
 #pragma unroll 1
     for (int c = 0; c < kKeyTile && key + c < tile.keys; c += kChunk) {
+      float s[4][4], d_p[4][4];
+      gradients.products(s, d_p, stages.k(i), stages.v(i), c);
+      const KeptKeys kept = gradients.draw(dropout, tile, key + c);
       uint32_t p[4][2], d_s[4][2];
-      gradients(p, d_s, stages.k(i), stages.v(i), c, key + c, tile, dropout);
+      gradients(p, d_s, s, d_p, kept, key + c, tile, dropout);
       add_product<T, Width>(d_q, d_s, stages.k(i), c);
     }
   }

@@ -104,7 +104,10 @@ TEST_CASE("attention in 16 bits: lengths around the tiles and stages of keys") {
     require_right(backend, type, Case({129, 128, 5}, 1, 32, 0.1f));
     require_right(backend, type, Case({191, 192, 193}, 1, 64));
     require_right(backend, type, Case({239, 240, 0, 1}, 1, 32, 0.1f));
-    require_right(backend, type, Case({240, 40}, 1, 64, 0.1f));
+    require_right(backend, type, Case({240, 241, 40}, 1, 64, 0.1f));
+    require_right(backend, type, Case({255, 0, 1, 241}, 1, 64, 0.1f));
+    require_right(backend, type, Case({256, 1, 0, 33}, 1, 64, 0.1f, 20));
+    require_right(backend, type, Case({256, 241, 0, 1}, 1, 32, 0.1f));
   });
 }
 
@@ -149,7 +152,7 @@ TEST_CASE("attention: both passes drop exactly the probabilities of the scalar d
   // each query keeps; d_out = the identity for 32 queries shows in d_v which of them keep each key.
   for (Backend& backend : backends())
     for (const maxim::DType type : backend.types)
-      for (const int32_t length : {70, 300})
+      for (const int32_t length : {70, 256, 300})
         for (const int32_t shown : {0, 32, length - 32}) {
           Case c = Case({3, length}, 2, 32, 0.3f).as(type);
           std::fill(c.qkv.begin(), c.qkv.end(), 0.0f);
@@ -177,7 +180,7 @@ TEST_CASE("attention: both passes drop exactly the probabilities of the scalar d
 
 TEST_CASE("attention in 16 bits: NaN stays visible, and in its sequence") {
   for_16bit_types([](Backend& backend, maxim::DType type) {
-    for (const int32_t length : {10, 90, 260}) {
+    for (const int32_t length : {10, 90, 256, 260}) {
       Case c = Case({length, length, length}, 2, 32).as(type);
       c.qkv[(length + 5) * 192 + 64 + 3] = std::nanf("");  // k of row 5 of the second, head 0
       const Results r = run(backend, c);
@@ -228,7 +231,8 @@ TEST_CASE("attention: scores far below zero do not overflow behind the last key"
 TEST_CASE("attention in 16 bits: the same bits in any order of threads") {
   for_16bit_types([](Backend& backend, maxim::DType type) {
     for (const std::vector<int32_t>& lengths :
-         {std::vector<int32_t>{32, 1, 0, 100, 17, 5}, std::vector<int32_t>{270, 33, 1}}) {
+         {std::vector<int32_t>{32, 1, 0, 100, 17, 5}, std::vector<int32_t>{256, 33, 1},
+          std::vector<int32_t>{270, 33, 1}}) {
       const Case c = Case(lengths, 2, 32, 0.1f, 8).as(type);
       backend.set_threads(1);
       const Results one = run(backend, c);
