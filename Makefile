@@ -31,7 +31,7 @@ CPPFLAGS = -I. -MMD -MP -DMAXIM_CUDA=$(CUDA) -DFMT_SHARED -DSPDLOG_COMPILED_LIB 
 # -Wno-restrict: GCC 12 sees overlap in "text" + std::string (its bug 105651).
 CXXFLAGS = -std=c++20 -march=$(MARCH) -fopenmp -g -Wall -Wextra -Werror -Wno-restrict $(if $(DEBUG),-O0,-O3) \
            $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -Wno-maybe-uninitialized)
-LDLIBS = -lspdlog -lfmt -lz -lutf8proc $(MPI_LIBS) $(CUDA_LIBS) -ldl -lpthread
+LDLIBS = -lspdlog -lfmt -lz -lutf8proc -lgloo $(MPI_LIBS) $(CUDA_LIBS) -ldl -lpthread
 
 objects_of = $(patsubst %,$(BUILD)/%.o,$(basename $(1)))
 objects = $(call objects_of,$(wildcard $(addsuffix /*.cpp,$(1))))
@@ -129,7 +129,8 @@ PACKAGES := g++:/usr/bin/g++ libopenmpi-dev:/usr/bin/mpicxx openmpi-bin:/usr/bin
   libopenblas0-pthread:/usr/share/doc/libopenblas0-pthread catch2:/usr/include/catch2 \
   libcli11-dev:/usr/include/CLI/CLI.hpp nlohmann-json3-dev:/usr/include/nlohmann/json.hpp \
   libspdlog-dev:/usr/include/spdlog/spdlog.h libfmt-dev:/usr/include/fmt/format.h zlib1g-dev:/usr/include/zlib.h \
-  libutf8proc-dev:/usr/include/utf8proc.h libboost-context-dev:/usr/include/boost/context
+  libutf8proc-dev:/usr/include/utf8proc.h libboost-context-dev:/usr/include/boost/context \
+  libgloo-dev:/usr/include/gloo
 deps:
 	@rm -f build/deps.mk; $(MAKE) --no-print-directory build/deps.mk
 build/deps.mk: Makefile

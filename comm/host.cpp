@@ -53,6 +53,8 @@ std::string host_name() {
   return name;
 }
 
+std::string host_id() { return host_name() + " " + first_line("/proc/sys/kernel/random/boot_id"); }
+
 CpuList affinity_of(int pid) {
   CpuMask mask;
   CpuList cpus;

@@ -7,6 +7,8 @@
 namespace maxim {
 
 std::string host_name();
+// Name and boot: tells hosts of one name apart, and containers of one host.
+std::string host_id();
 
 // Logical CPUs, ascending.
 using CpuList = std::vector<int>;

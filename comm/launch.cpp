@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 
 #include "comm/failure.h"
 #include "comm/host.h"
 #include "comm/host_communicator.h"
+#include "comm/launch_environment.h"
 #include "comm/mpi_transport.h"
 #include "comm/solo_communicator.h"
 #include "runtime/error.h"
@@ -61,43 +64,53 @@ void refuse_mismatch(const Launcher& launcher, int size) {
   if (launcher.tasks <= 1 || size > 1) return;
   fail_input(
       "the launcher started {} tasks ({}={}), but MPI sees a single process. Start the program "
-      "with "
-      "the mpirun of the MPI it was built with, or with srun --mpi=pmix; for a single process use "
-      "mpirun -np 1",
+      "with the mpirun of the MPI it was built with, with srun --mpi=pmix, or with srun --mpi=none "
+      "and MASTER_ADDR set to the first host; for a single process use mpirun -np 1",
       launcher.tasks, launcher.tasks_variable, launcher.tasks);
 }
 
-// Gives this rank its share of the host: threads, and the CPUs to run them on. Open MPI pins each
-// of up to two ranks to one core, which would leave 14 of 16 cores idle, so without a binding asked
-// for the share is cut from what the launcher itself may use. A binding that the user (or Slurm)
-// chose stands; ranks with the same CPUs share them.
-int set_threads(const Launcher& launcher, MPI_Comm local) {
-  const bool rebind = launcher.open_mpi && !launcher.binding;
-  const CpuList cpus = rebind ? launcher_affinity() : affinity_of(0);
-  int index = 0, count = 1, size = 1;
-  if (local != MPI_COMM_NULL) {
-    int rank = 0;
-    MPI_Comm_rank(local, &rank);
-    MPI_Comm_size(local, &size);
-    // The list's first and last CPU and length stand for it.
-    const int mine[3] = {cpus.front(), cpus.back(), static_cast<int>(cpus.size())};
-    std::vector<int> all(3 * size);
-    MPI_Allgather(mine, 3, MPI_INT, all.data(), 3, MPI_INT, local);
-    count = 0;
-    for (int r = 0; r < size; ++r) {
-      if (!std::equal(mine, mine + 3, &all[3 * r])) continue;
-      if (r < rank) ++index;
-      ++count;
-    }
-  }
+// The CPUs to share out. Open MPI pins each of up to two ranks to one core, which would leave 14 of
+// 16 cores idle, so without a binding asked for it is what the launcher itself may use. A binding
+// that the user (or Slurm) chose stands.
+bool rebinds(const Launcher& launcher) { return launcher.open_mpi && !launcher.binding; }
+CpuList usable_cpus(const Launcher& launcher) {
+  return rebinds(launcher) ? launcher_affinity() : affinity_of(0);
+}
+
+// In a text; the first, the last and how many stand for all.
+std::string mask_of(const CpuList& cpus) {
+  return fmt::format("{} {} {}", cpus.front(), cpus.back(), cpus.size());
+}
+
+// Gives this rank its share of the host: threads, and the CPUs to run them on. `masks` are those of
+// the host's ranks, of which this one is number `self`; ranks with the same CPUs share them.
+int set_threads(const Launcher& launcher, const std::vector<std::string>& masks, int self) {
+  const CpuList cpus = usable_cpus(launcher);
+  const int size = static_cast<int>(masks.size());
+  const int index = static_cast<int>(std::count(masks.begin(), masks.begin() + self, masks[self]));
+  const int count = static_cast<int>(std::count(masks.begin(), masks.end(), masks[self]));
   const double quota = cpu_quota() / size * count;  // ranks on other CPUs of the host eat of it too
   const CpuShare share = share_of(cores_of(cpus), quota, index, count);
   if (std::getenv("OMP_NUM_THREADS") == nullptr) omp_set_num_threads(share.threads);
   const int threads = omp_get_max_threads();
   // Failing to bind costs speed only where the launcher pinned us; there is nothing to tell the
   // user that they could act on.
-  if (rebind) set_affinity(threads <= share.threads ? share.cpus : cpus);
+  if (rebinds(launcher)) set_affinity(threads <= share.threads ? share.cpus : cpus);
   return threads;
+}
+
+// Shares out the host's threads, and finds local_rank and local_size by counting equal hosts.
+void share_host(World& world, const Launcher& launcher, Communicator& communicator) {
+  const std::vector<std::string> ids = communicator.all_gather_text(host_id());
+  const std::vector<std::string> all = communicator.all_gather_text(mask_of(usable_cpus(launcher)));
+  std::vector<std::string> masks;  // of the ranks on this host
+  for (int r = 0; r < world.size; ++r) {
+    if (ids[r] != ids[world.rank]) continue;
+    if (r == world.rank) world.local_rank = static_cast<int>(masks.size());
+    masks.push_back(all[r]);
+  }
+  world.local_size = static_cast<int>(masks.size());
+  world.threads = set_threads(launcher, masks, world.local_rank);
 }
 
 void start_mpi(World& world, const Launcher& launcher, int argc, char** argv) {
@@ -113,27 +126,61 @@ void start_mpi(World& world, const Launcher& launcher, int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &world.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &world.size);
   refuse_mismatch(launcher, world.size);
-  MPI_Comm local = MPI_COMM_NULL;
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world.rank, MPI_INFO_NULL, &local);
-  MPI_Comm_rank(local, &world.local_rank);
-  MPI_Comm_size(local, &world.local_size);
-  world.threads = set_threads(launcher, local);
-  MPI_Comm_free(&local);
   std::unique_ptr<Transport> second;
   if (provided == MPI_THREAD_MULTIPLE)
     second = std::make_unique<MpiTransport>(MPI_COMM_WORLD, true);
   world.communicator = std::make_unique<HostCommunicator>(
       std::make_unique<MpiTransport>(MPI_COMM_WORLD, false), std::move(second));
+  world.communicator->checked([&] { refuse_contradiction(std::getenv, world.rank, world.size); });
+  share_host(world, launcher, *world.communicator);
+  MPI_Comm local = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world.rank, MPI_INFO_NULL, &local);
+  MPI_Comm_rank(local, &world.local_rank);
+  MPI_Comm_size(local, &world.local_size);
+  MPI_Comm_free(&local);
+}
+
+void start_environment(World& world, const Launcher& launcher, const Environment& environment) {
+  world.rank = environment.rank;
+  world.size = environment.size;
+  // gloo writes to connections whose peer may be gone, and says so by an exception.
+  std::signal(SIGPIPE, SIG_IGN);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(world.timeout);
+  world.communicator = join_job(environment, world.host, deadline, [&](Communicator& communicator) {
+    share_host(world, launcher, communicator);
+  });
+  if (environment.local_rank >= 0) world.local_rank = environment.local_rank;
+}
+
+// --timeout is wanted before the flags are parsed, which tells what is wrong with them.
+int find_timeout(int argc, char** argv) {
+  int timeout = kDefaultTimeout;
+  const std::string flag = "--timeout";
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const char* text = nullptr;
+    if (word == flag && i + 1 < argc) text = argv[i + 1];
+    if (word.rfind(flag + "=", 0) == 0) text = argv[i] + flag.size() + 1;
+    if (text == nullptr) continue;
+    const int64_t value = std::strtol(text, nullptr, 10);
+    if (value >= 1 && value <= kLongestTimeout) timeout = static_cast<int>(value);
+  }
+  return timeout;
 }
 
 void start(World& world, int argc, char** argv) {
   const Launcher launcher = find_launcher();
   world.host = host_name();
+  world.timeout = find_timeout(argc, argv);
   if (launcher.mpi) {
+    world.mpi = true;
     start_mpi(world, launcher, argc, argv);
+  } else if (const auto environment = read_environment(std::getenv);
+             environment && environment->size > 1) {
+    start_environment(world, launcher, *environment);
   } else {
-    refuse_mismatch(launcher, 1);
-    world.threads = set_threads(launcher, MPI_COMM_NULL);
+    if (!environment) refuse_mismatch(launcher, 1);
+    world.threads = set_threads(launcher, {mask_of(usable_cpus(launcher))}, 0);
     world.communicator = std::make_unique<SoloCommunicator>();
   }
   set_up_log(world.rank);
@@ -142,7 +189,7 @@ void start(World& world, int argc, char** argv) {
 // Before there is a lifeline: what is left is to end whoever the launcher can reach.
 void end_alone(const World& world, const Failure& failure) {
   print_failure(name_rank(world.rank, world.host, failure.message));
-  MPI_Abort(MPI_COMM_WORLD, failure.exit_code);
+  if (world.mpi) MPI_Abort(MPI_COMM_WORLD, failure.exit_code);
 }
 
 }  // namespace
@@ -180,9 +227,7 @@ int run_program(int argc, char** argv, const std::function<int(World&)>& program
   }
   world.lifeline.reset();
   world.communicator.reset();
-  int initialized = 0;
-  MPI_Initialized(&initialized);
-  if (initialized) MPI_Finalize();
+  if (world.mpi) MPI_Finalize();
   return exit_code;
 }
 

@@ -10,9 +10,15 @@
 
 namespace maxim {
 
+constexpr int kDefaultTimeout = 300, kLongestTimeout = 7 * 24 * 3600;  // seconds
+
 struct World {
   int rank = 0, size = 1;
-  int local_rank = 0, local_size = 1;  // on this host (shared-memory split)
+  // On this host: MPI's shared-memory split; without MPI LOCAL_RANK, or else the number of lower
+  // ranks on hosts of the same name and boot.
+  int local_rank = 0, local_size = 1;
+  bool mpi = false;               // started by mpirun or srun; false: not one MPI call is made
+  int timeout = kDefaultTimeout;  // --timeout: seconds that starting may take
   std::string host;
   int threads =
       1;  // for this rank: cores of the host it may use / ranks there; OpenMP is set to it
@@ -20,12 +26,19 @@ struct World {
   std::unique_ptr<Lifeline> lifeline;
 };
 
-// Runs a whole program: initialises MPI when started by mpirun or srun (environment of Open MPI,
-// PMI or PMIx), else a single process; calls `program`; returns the exit code for main.
+// Runs a whole program: finds out how it was started, calls `program`, returns the exit code for
+// main. In this order:
+//   1. variables of Open MPI, PMI or PMIx (mpirun, srun --mpi=pmix): MPI. RANK or WORLD_SIZE that
+//      say something else are refused.
+//   2. RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun, accelerate, Kubernetes), or Slurm's
+//      variables with MASTER_ADDR: see comm/launch_environment. Some without the others are
+//      refused.
+//   3. a single process; refused when Slurm's or PMI's variables say that there are several tasks.
+// When the program fails
 //   an exception on all ranks alike    its message once
 //   on some                            that of the lowest of them, with its rank and host
 // and exit code 1 (2 for InputError) everywhere. How the job ends when a rank is lost: see
-// Lifeline. Refuses to train when the launcher's variables say N tasks but MPI sees one.
+// Lifeline. What fails before the ranks have met without MPI is said by every rank for itself.
 int run_program(int argc, char** argv, const std::function<int(World&)>& program);
 
 }  // namespace maxim

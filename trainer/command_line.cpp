@@ -205,6 +205,10 @@ CommandLine::CommandLine(const std::string& program, const std::string& descript
   app_.set_config("--config", "", "TOML file; its keys are the names of these flags")
       ->check(regular_file())
       ->group("General");
+  app_.add_option("--timeout", timeout_, "Seconds that the ranks wait for each other at the start")
+      ->check(whole_number(1, kLongestTimeout))
+      ->configurable(false)  // no file has been read when the ranks meet
+      ->group("Running");
   app_.config_formatter(std::make_shared<ConfigReader>(app_));
   app_.get_formatter()->column_width(42);
 }

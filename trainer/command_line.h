@@ -55,6 +55,7 @@ class CommandLine {
   std::string given_flags() const;  // one line each, with its values
 
   CLI::App app_;
+  int timeout_ = kDefaultTimeout;  // run_program finds it for itself, before anything is parsed
 };
 
 // A whole number in decimal digits within [minimum, maximum].

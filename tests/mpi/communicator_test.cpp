@@ -1,6 +1,9 @@
 // Collectives against closed forms, at whatever number of ranks this runs.
+#include <mpi.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 #include "runtime/error.h"
@@ -69,6 +72,10 @@ TEST_CASE("mpi: the world is what the launcher made") {
   CHECK(world().local_size == size());  // the tests run on one host
   CHECK(world().local_rank == rank());
   CHECK(world().threads >= 1);
+  // Ranks started by variables alone make no call of MPI.
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  CHECK((initialized != 0) == (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr));
 }
 
 TEST_CASE("mpi: all_gather of uneven parts") {
