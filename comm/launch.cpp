@@ -131,7 +131,6 @@ void start_mpi(World& world, const Launcher& launcher, int argc, char** argv) {
     second = std::make_unique<MpiTransport>(MPI_COMM_WORLD, true);
   world.communicator = std::make_unique<HostCommunicator>(
       std::make_unique<MpiTransport>(MPI_COMM_WORLD, false), std::move(second));
-  world.communicator->checked([&] { refuse_contradiction(std::getenv, world.rank, world.size); });
   share_host(world, launcher, *world.communicator);
   MPI_Comm local = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world.rank, MPI_INFO_NULL, &local);
@@ -208,6 +207,9 @@ int run_program(int argc, char** argv, const std::function<int(World&)>& program
   try {
     start(world, argc, argv);
     agreed = true;
+    if (world.mpi)
+      world.communicator->checked(
+          [&] { refuse_contradiction(std::getenv, world.rank, world.size); });
     world.lifeline = std::make_unique<Lifeline>(*world.communicator, world.host);
     exit_code = program(world);
     world.communicator->checked([] {

@@ -175,12 +175,11 @@ void refuse_contradiction(const Variables& variables, int mpi_rank, int mpi_size
   const int rank = number_of(variables, "RANK", 0, kMostRanks);
   const int size = number_of(variables, "WORLD_SIZE", 1, kMostRanks);
   if ((rank < 0 || rank == mpi_rank) && (size < 0 || size == mpi_size)) return;
-  const auto said = [](int value) { return value < 0 ? "nothing" : std::to_string(value); };
   fail_input(
-      "two launchers contradict each other: MPI's says rank {} of {}, RANK says {} and WORLD_SIZE "
-      "says {}. Start the program by one of them: unset RANK and WORLD_SIZE under mpirun, or run "
-      "torchrun without mpirun (under Slurm: srun --mpi=none torchrun …)",
-      mpi_rank, mpi_size, said(rank), said(size));
+      "two launchers contradict each other: MPI started {} ranks, but RANK and WORLD_SIZE{} say "
+      "something else. Start the program by one of them: unset both under mpirun, or run torchrun "
+      "without mpirun (under Slurm: srun --mpi=none torchrun …)",
+      mpi_size, size < 0 ? "" : fmt::format(" ({})", size));
 }
 
 std::unique_ptr<Communicator> join_job(const Environment& mine, const std::string& host,

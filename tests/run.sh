@@ -30,6 +30,7 @@ done
 for ranks in 2 3 4; do
   run tests/launch_environment.sh $ranks "$build/tests/mpi_tests"
 done
+if command -v slurmd > /dev/null && [ "$(id -u)" = 0 ]; then run tests/slurm.sh "$build"; fi
 for program in emulator_tests unit_tests; do
   if [ -e "$build/emulated/tests/$program" ]; then run "$build/emulated/tests/$program"; fi
 done
