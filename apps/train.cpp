@@ -8,8 +8,6 @@ int main(int argc, char** argv) {
   maxim::CommandLine command_line("train",
                                   "Fine-tunes a BERT into a late-interaction retriever (ColBERT).");
   maxim::add_training_arguments(command_line, arguments);
-  return command_line.run(argc, argv, [&](maxim::World& world) {
-    maxim::run_training(world, arguments);
-    return 0;
-  });
+  return command_line.run(
+      argc, argv, [&](maxim::World& world) { return maxim::run_training(world, arguments); });
 }

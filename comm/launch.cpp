@@ -18,6 +18,7 @@
 #include "comm/mpi_transport.h"
 #include "comm/solo_communicator.h"
 #include "runtime/error.h"
+#include "runtime/fault.h"
 #include "runtime/log.h"
 
 namespace maxim {
@@ -211,6 +212,8 @@ int run_program(int argc, char** argv, const std::function<int(World&)>& program
       world.communicator->checked(
           [&] { refuse_contradiction(std::getenv, world.rank, world.size); });
     world.lifeline = std::make_unique<Lifeline>(*world.communicator, world.host);
+    world.lifeline->set_timeout(world.timeout);
+    set_up_fault(world.rank, world.size);
     exit_code = program(world);
     world.communicator->checked([] {
       if (std::fflush(stdout) != 0 || std::ferror(stdout))

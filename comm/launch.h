@@ -18,7 +18,7 @@ struct World {
   // ranks on hosts of the same name and boot.
   int local_rank = 0, local_size = 1;
   bool mpi = false;               // started by mpirun or srun; false: not one MPI call is made
-  int timeout = kDefaultTimeout;  // --timeout: seconds that starting may take
+  int timeout = kDefaultTimeout;  // --timeout, in seconds
   std::string host;
   int threads =
       1;  // for this rank: cores of the host it may use / ranks there; OpenMP is set to it

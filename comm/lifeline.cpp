@@ -49,6 +49,8 @@ constexpr int kTickMilliseconds = 100;
 constexpr double kPatience = 1;
 // What a rank last said of itself is old by a beat, and that of another by another.
 constexpr double kStaleSeconds = 2 * kBeatSeconds;
+// Silence is longer than a few beats, however short the timeout.
+constexpr double kLeastSilence = 3 * kBeatSeconds;
 constexpr double kCallSeconds = 5;  // for one address
 constexpr uint32_t kMostText = 64 << 10;
 
@@ -464,11 +466,12 @@ void Lifeline::watch() {
     const std::lock_guard lock(mutex_);
     timeout = timeout_;
   }
+  const double silence = std::max(timeout, kLeastSilence);
   for (size_t i = 0; i < links_.size(); ++i)
-    if (links_[i].socket >= 0 && now() - links_[i].heard > timeout)
+    if (links_[i].socket >= 0 && now() - links_[i].heard > silence)
       lost(rank_ == 0 ? static_cast<int>(i) : 0,
            fmt::format("has not been heard of for {:.0f} s: it is stopped, or its host is lost",
-                       timeout),
+                       silence),
            true);
   if (rank_ != 0) return;
   judge_failures();

@@ -41,8 +41,8 @@ class Lifeline {
   // Seconds until silence or a hang fails the job. 300 until it is called.
   void set_timeout(double seconds);
 
-  // From now on SIGTERM and SIGINT on any rank stop the job between two steps; a second one ends it
-  // at once.
+  // From now on SIGTERM, SIGINT and SIGUSR1 on any rank stop the job between two steps; a second
+  // one ends it at once.
   void stop_on_signals();
   // Called by every rank before each step, in the order of steps. False when the job is to stop
   // before this step, on every rank before the same one. No message is sent and nothing is waited

@@ -40,6 +40,7 @@ void watch_stop_signals(bool alone) {
   sigemptyset(&action.sa_mask);
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGUSR1, &action, nullptr);
 }
 
 int stop_signal() { return first; }

@@ -1,10 +1,11 @@
-// SIGTERM and SIGINT as a request to stop: the handlers set flags, and whoever runs the job looks
-// at them.
+// SIGTERM, SIGINT and SIGUSR1 as a request to stop: the handlers set flags, and whoever runs the
+// job looks at them. SIGUSR1 since mpirun hands it on to its ranks and then lets them live; after
+// SIGTERM it kills them within a second.
 #pragma once
 
 namespace maxim {
 
-// From now on the first of the two signals is noted and nothing else happens. A second one, more
+// From now on the first of these signals is noted and nothing else happens. A second one, more
 // than 0.3 s later (launchers send the first one twice), is noted too; with `alone`, or at the
 // third, the process ends at once with 128 + signal.
 void watch_stop_signals(bool alone);

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/fault.h"
+
 namespace maxim {
 namespace {
 
@@ -96,6 +98,8 @@ int64_t Arena::bytes_of(DType dtype, int64_t elements) {
 
 void* Arena::take_bytes(int64_t bytes, const char* purpose) {
   const int64_t size = round_up(bytes);
+  if (takes_fault(Fault::failed_alloc))
+    fail("MAXIM_FAULT: no memory for {}: {} bytes wanted", purpose, bytes);
   if (size > capacity_ - used_)
     fail("the {} is too small: {} bytes wanted for {}, {} of {} left", purpose_, bytes, purpose,
          capacity_ - used_, capacity_);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "runtime/error.h"
+#include "runtime/fault.h"
 
 namespace maxim {
 namespace {
@@ -264,6 +265,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<
 
 void SafetensorsWriter::write(const void* data, int64_t bytes) {
   MAXIM_CHECK(bytes <= remaining_, "{} bytes, {} left", bytes, remaining_);
+  fault_in_write();
   file_.write(data, bytes);
   remaining_ -= bytes;
 }

@@ -205,7 +205,8 @@ CommandLine::CommandLine(const std::string& program, const std::string& descript
   app_.set_config("--config", "", "TOML file; its keys are the names of these flags")
       ->check(regular_file())
       ->group("General");
-  app_.add_option("--timeout", timeout_, "Seconds that the ranks wait for each other at the start")
+  app_.add_option("--timeout", timeout_,
+                  "Seconds that the ranks wait for each other, and for one that is silent or hangs")
       ->check(whole_number(1, kLongestTimeout))
       ->configurable(false)  // no file has been read when the ranks meet
       ->group("Running");

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "runtime/fault.h"
+
 namespace maxim {
 namespace {
 
@@ -70,6 +72,10 @@ void TrainStep::run(const LoadedStep& batches, int64_t step, double factor) {
   const float scale =
       settings_.size_average ? 1.0f / static_cast<float>(batches.global_rows) : 1.0f;
   for (const LoadedMicroBatch& batch : batches.micro_batches) run_micro_batch(batch, scale, loss);
+  if (takes_fault(Fault::nan)) {
+    const float nan = std::nanf("");
+    session_.device().copy_in(session_.parameters().gradients().slice(0, 1), &nan);
+  }
   communicator_.all_reduce(session_.parameters().gradients(), Reduction::sum);
   optimizer_.step(factor, square_sum_.view());
   ++steps_since_read_;

@@ -12,6 +12,7 @@
 #include "data/batch_loader.h"
 #include "data/beir.h"
 #include "data/training_data.h"
+#include "runtime/fault.h"
 #include "runtime/log.h"
 #include "trainer/command_line.h"
 #include "trainer/evaluators.h"
@@ -58,7 +59,7 @@ class TrainingRun {
  public:
   TrainingRun(World& world, const TrainingArguments& arguments)
       : world_(world), comm_(*world.communicator), args_(arguments) {}
-  void run();
+  int run();
 
  private:
   void open_data();
@@ -70,7 +71,8 @@ class TrainingRun {
   TrainStepSettings step_settings() const;
   void print_plan() const;
   void write_start_record();
-  void train();
+  bool train();  // false: stopped by a signal
+  void save_stopped(int64_t step);
   void log_steps(int64_t step, const StepMetrics& step_metrics);
   void evaluate(int64_t step);
   void check_trained() const;
@@ -332,11 +334,16 @@ void TrainingRun::log_steps(int64_t step, const StepMetrics& step_metrics) {
   unrecorded_row_ids_ = Json::array();
 }
 
-void TrainingRun::train() {
+bool TrainingRun::train() {
   progress_ = std::make_unique<ProgressBar>(total_steps_, is_main());
   BatchLoader loader(*data_, session_->text_encoder(), Sampler(sampler_settings()), 0,
                      total_steps_);
   for (int64_t step = 0; step < total_steps_; ++step) {
+    if (!world_.lifeline->begin_step(step)) {
+      save_stopped(step);
+      return false;
+    }
+    fault_before_step(step);
     const Timer timer;
     const LoadedStep& loaded = loader.next();
     step_->run(loaded, step, learning_rate_factor(schedule_, step));
@@ -359,6 +366,16 @@ void TrainingRun::train() {
     if (args_.save_steps > 0 && done % args_.save_steps == 0 && !last) save_checkpoint(done);
   }
   progress_->clear();
+  return true;
+}
+
+// `step` steps are done.
+void TrainingRun::save_stopped(int64_t step) {
+  progress_->clear();
+  if (step > 0) save_checkpoint(step);
+  metrics_->write({{"type", "stop"}, {"step", step}, {"signal", world_.lifeline->stopped_by()}});
+  log_warning("stopped by signal {} after {} of {} steps{}", world_.lifeline->stopped_by(), step,
+              total_steps_, step > 0 ? fmt::format("; saved in checkpoint-{}", step) : "");
 }
 
 void TrainingRun::evaluate(int64_t step) {
@@ -468,8 +485,9 @@ void TrainingRun::write_end_record() {
       sums[4] / (1 << 30));
 }
 
-void TrainingRun::run() {
+int TrainingRun::run() {
   check_training_arguments(args_);
+  world_.lifeline->stop_on_signals();
   open_data();
   open_model();
   plan_steps();
@@ -477,7 +495,7 @@ void TrainingRun::run() {
   if (args_.dry_run) {
     for (const auto& [purpose, bytes] : step_->memory_plan())
       log_info("{:<30} {:>10.1f} MiB a rank", purpose, static_cast<double>(bytes) / (1 << 20));
-    return;
+    return 0;
   }
   comm_.checked([&] {
     if (!is_main()) return;
@@ -486,15 +504,16 @@ void TrainingRun::run() {
   });
   if (!is_main()) metrics_ = std::make_unique<MetricsLog>("");
   write_start_record();
-  train();
+  if (!train()) return 128 + world_.lifeline->stopped_by();
   save_final();
   write_end_record();
+  return 0;
 }
 
 }  // namespace
 
-void run_training(World& world, const TrainingArguments& arguments) {
-  TrainingRun(world, arguments).run();
+int run_training(World& world, const TrainingArguments& arguments) {
+  return TrainingRun(world, arguments).run();
 }
 
 }  // namespace maxim

@@ -9,8 +9,10 @@
 
 namespace maxim {
 
-// Every rank calls it with the same arguments. Throws InputError for bad input, before anything is
-// written that was not there; Error when something fails while running.
-void run_training(World& world, const TrainingArguments& arguments);
+// Every rank calls it with the same arguments. Returns the exit code: 0, or 128 + signal when
+// SIGTERM, SIGINT or SIGUSR1 on any rank stopped it between two steps, with a checkpoint saved. Throws
+// InputError for bad input, before anything is written that was not there; Error when something
+// fails while running.
+int run_training(World& world, const TrainingArguments& arguments);
 
 }  // namespace maxim

@@ -143,6 +143,19 @@ TEST_CASE("failure: a rank that vanishes takes the job with it") {
   }
 }
 
+TEST_CASE("failure: a rank that others wait for is named, unless it says that it is busy") {
+  const Ended hangs = run_failing(3, "one_hangs");
+  CHECK(hangs.exit_code == 1);
+  CHECK(hangs.seconds < 6);  // the timeout of 1 s, 2 s of age of what is known, a second to look
+  CHECK(hangs.left == 0);
+  REQUIRE(hangs.errors.size() == 1);
+  CHECK(hangs.errors[0].find(said_by(1, "does not go on: rank ")) == 0);
+  const Ended busy = run_failing(3, "one_busy");
+  CHECK(busy.exit_code == 0);
+  CHECK(busy.seconds > 5);
+  CHECK(busy.errors.empty());
+}
+
 TEST_CASE("failure: nothing fails") {
   for (const int ranks : {0, 1, 3}) {
     const Ended ended = run_failing(ranks, "none");

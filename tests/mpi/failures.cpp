@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <new>
+#include <optional>
 #include <stdexcept>
 
+#include "comm/progress.h"
 #include "runtime/error.h"
 #include "tests/mpi/world.h"
 
@@ -42,6 +44,14 @@ int fail_as(const std::string& mode, maxim::World& world) {
   if (mode == "one_unknown" && chosen) throw 7;
   if (mode == "one_exit" && chosen) _exit(0);
   if (mode == "one_killed" && chosen) kill(getpid(), SIGKILL);
+  if (mode == "one_hangs" || mode == "one_busy") {
+    world.lifeline->set_timeout(1);
+    if (chosen) {
+      std::optional<maxim::Phase> phase;
+      if (mode == "one_busy") phase.emplace("a test");
+      sleep(mode == "one_busy" ? 5 : 60);
+    }
+  }
   communicator.barrier();
   return 0;
 }
