@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "comm/host.h"
+#include "comm/sockets.h"
 #include "runtime/files.h"
 #include "tests/apps/run.h"
 #include "tests/apps/train_data.h"
@@ -157,6 +158,39 @@ TEST_CASE("fault: rank 0 is watched like the others", "[fault]") {
   check_fault("exit", 0, 3, " died: it was killed, crashed or left early");
   check_fault("throw", 0, 3, ": MAXIM_FAULT: an error before step 4");
   check_fault("stop", 0, 3, " has not been heard of for 3 s: it is stopped, or its host is lost");
+}
+
+TEST_CASE("fault: without mpirun the ranks end each other too", "[fault]") {
+  struct Case {
+    const char* fault;
+    const char* codes;  // of ranks 0, 1 and 2
+    const char* words;
+  };
+  for (const Case& c : {Case{"1:3:exit", "1\n0\n1\n", "rank 1 on {} died"},
+                        Case{"1:3:kill", "1\n137\n1\n", "rank 1 on {} died"},
+                        Case{"0:3:kill", "137\n1\n1\n", "rank 0 on {} died"},
+                        Case{"2:3:throw", "1\n1\n1\n", "rank 2 on {}: MAXIM_FAULT"},
+                        Case{"1:3:stop", "1\n137\n1\n", "rank 1 on {} has not been heard of"}}) {
+    const Job job({"--max_steps", "6", "--save_steps", "2", "--timeout", "3"});
+    const maxim::Listener free_port = maxim::listen_on_free_port();
+    close(free_port.socket);
+    std::string command;
+    for (const std::string& word : job.command) command += word + " ";
+    const std::string script = fmt::format(
+        "for r in 0 1 2; do RANK=$r WORLD_SIZE=3 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 "
+        "MASTER_PORT={} {} & ranks=\"$ranks $!\"; done; for r in $ranks; do wait $r; echo $?; done",
+        free_port.port, command);
+    const RunResult result =
+        run({"sh", "-c", script}, {.environment = {std::string("MAXIM_FAULT=") + c.fault}});
+    INFO(c.fault << "\n" << result.err);
+    CHECK(result.out == c.codes);
+    CHECK(result.seconds < 10);
+    const std::vector<std::string> errors = errors_of(result);
+    REQUIRE(errors.size() == 1);
+    CHECK(errors[0].find("error: " + fmt::format(fmt::runtime(c.words), maxim::host_name())) == 0);
+    CHECK(job.processes("./train").empty());
+    job.check_checkpoint(2);
+  }
 }
 
 TEST_CASE("fault: a gradient that is not finite on one rank is skipped on all", "[fault]") {
