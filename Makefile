@@ -23,8 +23,10 @@ KNOWN_ARCH := $(shell $(NVCC) --list-gpu-arch)
 ARCH ?= $(subst $() ,$(comma),$(strip $(foreach a,80 90a 100a,$(if $(filter compute_$(a:a=),$(KNOWN_ARCH)),$(a)))))
 NVCCFLAGS = -std=c++20 -O3 -lineinfo $(foreach a,$(subst $(comma), ,$(ARCH)),-gencode arch=compute_$(a),code=sm_$(a)) \
             -gencode arch=compute_80,code=compute_80 -Xcompiler -Wall,-Wextra -Werror all-warnings
-CUDA_FLAGS := -isystem $(CUDA_HOME)/include
-CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart
+# Several ranks on GPUs need NCCL, which does not come with every toolkit.
+NCCL := $(if $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h),1,0)
+CUDA_FLAGS := -DMAXIM_NCCL=$(NCCL) -isystem $(CUDA_HOME)/include
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart $(if $(filter 1,$(NCCL)),-lnccl)
 endif
 
 CPPFLAGS = -I. -MMD -MP -DMAXIM_CUDA=$(CUDA) -DFMT_SHARED -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DOMPI_SKIP_MPICXX $(CUDA_FLAGS) $(MPI_CFLAGS)
@@ -36,9 +38,10 @@ LDLIBS = -lspdlog -lfmt -lz -lutf8proc -lgloo $(MPI_LIBS) $(CUDA_LIBS) -ldl -lpt
 objects_of = $(patsubst %,$(BUILD)/%.o,$(basename $(1)))
 objects = $(call objects_of,$(wildcard $(addsuffix /*.cpp,$(1))))
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cpp kernels/cuda/*.cu runtime/cuda*.cpp)
-LIBRARY := $(filter-out $(call objects_of,$(CUDA_SOURCES)),$(call objects,$(ROOMS) kernels/cpu))
+NCCL_SOURCES := $(wildcard comm/nccl*.cpp)
+LIBRARY := $(filter-out $(call objects_of,$(CUDA_SOURCES) $(NCCL_SOURCES)),$(call objects,$(ROOMS) kernels/cpu))
 ifeq ($(CUDA),1)
-LIBRARY += $(call objects_of,$(CUDA_SOURCES))
+LIBRARY += $(call objects_of,$(CUDA_SOURCES) $(if $(filter 1,$(NCCL)),$(NCCL_SOURCES)))
 endif
 TEST_ROOMS := $(addprefix tests/,$(ROOMS) reference)  # one binary; the others have their own
 
@@ -83,7 +86,7 @@ EMULATOR := $(call emulated_objects,$(filter-out $(EMULATOR_TESTS),$(wildcard te
 EMULATED_LIBRARY := $(EMULATOR) $(call emulated_objects,$(wildcard $(addsuffix /*.cpp,$(ROOMS) kernels/cpu)) \
   $(filter-out runtime/%,$(CUDA_SOURCES)))
 $(EMULATED)/%: override CUDA := 1
-$(EMULATED)/%: override CUDA_FLAGS := -Itests/emulator/include
+$(EMULATED)/%: override CUDA_FLAGS := -DMAXIM_NCCL=1 -Itests/emulator/include
 $(EMULATED)/%: override CUDA_LIBS := -lboost_context
 emulated: $(addprefix $(EMULATED)/,train tests/emulator_tests tests/unit_tests)
 $(EMULATED)/train: $(EMULATED)/apps/train.o $(EMULATED_LIBRARY)

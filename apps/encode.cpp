@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
     communicator.checked([&] { input = read_texts(options.input_file); });
     communicator.demand_same(fingerprint(input));
     const std::unique_ptr<ModelSession> session = open_model(options.model, false, communicator);
-    encode(*session, communicator, input.texts, options, file.get());
+    encode(*session, session->communicator(), input.texts, options, file.get());
     return 0;
   });
 }

@@ -35,14 +35,14 @@ Report evaluate(const Options& options, Communicator& communicator) {
     });
     communicator.demand_same(data->fingerprint());
     const auto session = open_model(options.model, false, communicator);
-    return {evaluate_triplets(*session, communicator, *data, options.settings),
+    return {evaluate_triplets(*session, session->communicator(), *data, options.settings),
             {{"triplets", data->rows()}}};
   }
   RetrievalSet set;
   communicator.checked([&] { set = read_beir(options.beir_dir, options.split); });
   communicator.demand_same(fingerprint(set));
   const auto session = open_model(options.model, false, communicator);
-  return {evaluate_retrieval(*session, communicator, set, options.settings),
+  return {evaluate_retrieval(*session, session->communicator(), set, options.settings),
           {{"queries", set.queries.texts.size()}, {"documents", set.corpus.texts.size()}}};
 }
 

@@ -109,9 +109,9 @@ int search(const Options& options, Communicator& communicator) {
   communicator.demand_same(fingerprint(corpus) + fingerprint(queries));
   const auto session = open_model(options.model, false, communicator);
   if (options.queries.empty()) {
-    answer_typed(options, *session, communicator, corpus);
+    answer_typed(options, *session, session->communicator(), corpus);
   } else {
-    answer_file(options, *session, communicator, corpus, queries, file.get());
+    answer_file(options, *session, session->communicator(), corpus, queries, file.get());
   }
   return 0;
 }

@@ -14,9 +14,11 @@ struct Backend {
   std::unique_ptr<Ops> ops;
 };
 
-// `name`: "cpu", "cuda" (the first GPU; CUDA_VISIBLE_DEVICES chooses), or "auto": a GPU if there is
-// one, else the CPU, which a build with CUDA says in one line. `tf32`: f32 matrix products of a GPU
-// may round their operands to TF32. Throws InputError when there is no such backend or GPU.
-Backend make_backend(const std::string& name, bool tf32);
+// `name`: "cpu", "cuda" (the GPU of number `local_rank`, of
+// those that CUDA_VISIBLE_DEVICES shows; the only one where it shows one), or "auto": a GPU if
+// there is one, else the CPU, which a build with CUDA says in one line. `tf32`: f32 matrix products
+// of a GPU may round their operands to TF32. Throws InputError when there is no such backend or
+// GPU.
+Backend make_backend(const std::string& name, bool tf32, int local_rank = 0);
 
 }  // namespace maxim

@@ -1,6 +1,7 @@
 #include "runtime/cuda_device.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 namespace maxim {
@@ -92,7 +93,7 @@ char* CudaDevice::stage(int64_t bytes) {
     cuda_check(cudaEventRecord(passed_[half_], stream_), "cudaEventRecord");
     half_ = 1 - half_;
     used_ = 0;
-    cuda_check(cudaEventSynchronize(passed_[half_]), "copying to the device");
+    wait([&] { return cudaEventQuery(passed_[half_]); }, "copying to the device");
   }
   char* piece = ring_ + half_ * kHalf + used_;
   used_ += size;
@@ -138,7 +139,19 @@ void CudaDevice::zero(const Tensor& tensor) {
 
 void CudaDevice::synchronize() {
   ++synchronizations_;
-  cuda_check(cudaStreamSynchronize(stream_), "waiting for the device");
+  if (watch_ == nullptr)
+    return cuda_check(cudaStreamSynchronize(stream_), "waiting for the device");
+  wait([&] { return cudaStreamQuery(stream_); }, "waiting for the device");
+}
+
+// Without a pause, as CUDA's own waits: they are short, and what follows them is due.
+void CudaDevice::wait(const std::function<cudaError_t()>& query, const char* what) {
+  const auto start = std::chrono::steady_clock::now();
+  cudaError_t status;
+  while ((status = query()) == cudaErrorNotReady)
+    if (watch_ != nullptr)
+      watch_(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  cuda_check(status, what);
 }
 
 }  // namespace maxim

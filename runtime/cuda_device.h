@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <functional>
 #include <string>
 #include <unordered_map>
 
@@ -33,11 +34,17 @@ class CudaDevice final : public Device {
   void zero(const Tensor& tensor) override;
   void synchronize() override;
 
+  // Called again and again while the host waits for the device, with the seconds waited so far;
+  // what it throws ends the wait. Null: none.
+  void set_watch(std::function<void(double)> watch) { watch_ = std::move(watch); }
+
   cudaStream_t stream() const { return stream_; }
   int multiprocessors() const { return multiprocessors_; }
   int64_t shared_bytes() const { return shared_bytes_; }  // of dynamic shared memory a block
 
  private:
+  // Waits until `query` is no longer cudaErrorNotReady.
+  void wait(const std::function<cudaError_t()>& query, const char* what);
   char* stage(int64_t bytes);
 
   int index_;
@@ -45,6 +52,7 @@ class CudaDevice final : public Device {
   int64_t shared_bytes_ = 0;
   std::string name_;
   cudaStream_t stream_ = nullptr;
+  std::function<void(double)> watch_;
   std::unordered_map<void*, int64_t> blocks_;
 
   // A ring of pinned memory. A piece is free again when the stream has passed it; two halves, each

@@ -4,12 +4,19 @@
 #include <filesystem>
 #include <set>
 
+#include "comm/host.h"
+#if MAXIM_NCCL
+#include "comm/nccl_communicator.h"
+#endif
 #include "runtime/error.h"
 #include "runtime/files.h"
 #include "runtime/log.h"
 
 namespace maxim {
 namespace {
+
+// A rank that waits longer for the others in a collective gives up.
+constexpr double kDeviceSeconds = 600;
 
 ColbertConfig with_overrides(ColbertConfig config, const ModelOverrides& overrides) {
   config.query_prefix = overrides.query_prefix.value_or(config.query_prefix);
@@ -70,7 +77,7 @@ std::string model_facts(const std::string& directory, const std::string& tokeniz
 }  // namespace
 
 ModelSession::ModelSession(const ModelOptions& options, bool with_gradients)
-    : backend_(make_backend(options.device, options.tf32)),
+    : backend_(make_backend(options.device, options.tf32, options.local_rank)),
       files_(options.model_name_or_path),
       tokenizer_(WordPiece::load(files_.tokenizer_directory())),
       bert_(files_.bert()),
@@ -98,8 +105,21 @@ ModelSession::ModelSession(const ModelOptions& options, bool with_gradients)
     warnings_.insert(warnings_.end(), lines->begin(), lines->end());
 }
 
-void ModelSession::broadcast(Communicator& communicator) {
-  communicator.broadcast(parameters_->values(), 0);
+void ModelSession::connect(Communicator& host) {
+  communicator_ = &host;
+  if (host.size() == 1) return;
+  host.demand_same(on_gpu() ? "--device: a GPU" : "--device: the CPU");
+  if (!on_gpu()) return;
+#if MAXIM_NCCL
+  device_communicator_ = make_nccl_communicator(device(), host, kDeviceSeconds);
+  communicator_ = device_communicator_.get();
+#else
+  fail_input("several ranks on GPUs need NCCL, which this build lacks: use --device cpu");
+#endif
+}
+
+void ModelSession::broadcast() {
+  communicator_->broadcast(parameters_->values(), 0);
   if (!parameters_->copy().absent()) ops().convert(parameters_->copy(), parameters_->values());
 }
 
@@ -137,12 +157,11 @@ std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_
                                          Communicator& communicator) {
   std::unique_ptr<ModelSession> session;
   ModelOptions chosen = options;
-  if (chosen.device == "auto" && communicator.size() > 1) chosen.device = "cpu";
+  const std::vector<std::string> hosts = communicator.all_gather_text(host_name());
+  chosen.local_rank = static_cast<int>(
+      std::count(hosts.begin(), hosts.begin() + communicator.rank(), hosts[communicator.rank()]));
   communicator.checked([&] {
     session = std::make_unique<ModelSession>(chosen, with_gradients);
-    if (session->on_gpu() && communicator.size() > 1)
-      fail_input("--device {}: several ranks on GPUs are not supported yet; use --device cpu",
-                 options.device);
     if (!session->on_gpu() && options.compute_type != DType::f32)
       fail_input("{} needs a GPU; this run is on the CPU",
                  options.compute_type == DType::bf16 ? "--bf16" : "--fp16");
@@ -153,7 +172,8 @@ std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_
                         session->parameters());
   });
   communicator.demand_same(facts);
-  session->broadcast(communicator);
+  session->connect(communicator);
+  session->broadcast();
   for (const std::string& warning : session->warnings()) log_warning("{}", warning);
   log_info("{}: {}, {} layers, hidden size {}, embedding size {}", options.model_name_or_path,
            session->format(), session->bert().num_hidden_layers, session->bert().hidden_size,

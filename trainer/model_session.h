@@ -35,6 +35,7 @@ struct ModelOptions {
   ModelOverrides overrides;
   uint64_t seed = 42;           // of a projection and prefix rows that the model does not have yet
   std::string device = "auto";  // see make_backend
+  int local_rank = 0;           // of this rank among those of its host
   bool tf32 = false;
   DType compute_type = DType::f32;  // of activations and matrix products; 16 bits need a GPU
 };
@@ -49,8 +50,13 @@ class ModelSession {
   ModelSession(const ModelOptions& options, bool with_gradients);
   ModelSession(const ModelSession&) = delete;
 
-  // Makes the weights of rank 0 those of all ranks. Collective.
-  void broadcast(Communicator& communicator);
+  // Chooses the communicator for tensors of the session's device: `host` on the CPU and in a single
+  // process, else NCCL with `host` for its host messages. Throws InputError when some ranks have a
+  // GPU and some have not. Collective; `host` outlives the session.
+  void connect(Communicator& host);
+  Communicator& communicator() { return *communicator_; }
+  // Makes the weights of rank 0 those of all ranks. Collective, after connect().
+  void broadcast();
 
   // Writes model and tokenizer into an existing directory; whoever calls stages it. Loads back to
   // the same vectors, here and in PyLate.
@@ -77,6 +83,8 @@ class ModelSession {
 
  private:
   Backend backend_;
+  std::unique_ptr<Communicator> device_communicator_;  // of several ranks on GPUs
+  Communicator* communicator_ = nullptr;
   ModelFiles files_;
   WordPiece tokenizer_;
   BertConfig bert_;
@@ -87,8 +95,8 @@ class ModelSession {
   std::vector<std::string> warnings_;
 };
 
-// Opens a model on all ranks, with the weights of rank 0, and logs what it is, its warnings, and
-// whether the projection is new. Collective.
+// Opens a model on all ranks, connected, with the weights of rank 0, and logs what it is, its
+// warnings, and whether the projection is new. Collective.
 std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_gradients,
                                          Communicator& communicator);
 

@@ -232,7 +232,7 @@ void TrainingRun::plan_steps() {
                                      : static_cast<int64_t>(std::ceil(
                                            args_.warmup_ratio * static_cast<double>(total_steps_))),
                  .total_steps = total_steps_};
-    step_ = std::make_unique<TrainStep>(*session_, comm_, step_settings());
+    step_ = std::make_unique<TrainStep>(*session_, session_->communicator(), step_settings());
     if (args_.log_row_ids && is_main()) row_ids_ = std::make_unique<Sampler>(sampler_settings());
   });
   if (args_.gather_across_devices.value_or(false) && world_.size == 1)
@@ -387,8 +387,10 @@ void TrainingRun::evaluate(int64_t step) {
   const auto add = [&](const Metrics& values) {
     for (const auto& [name, value] : values) metrics[name] = value;
   };
-  if (eval_data_ != nullptr) add(evaluate_triplets(*session_, comm_, *eval_data_, settings));
-  if (retrieval_) add(evaluate_retrieval(*session_, comm_, *retrieval_, settings));
+  if (eval_data_ != nullptr)
+    add(evaluate_triplets(*session_, session_->communicator(), *eval_data_, settings));
+  if (retrieval_)
+    add(evaluate_retrieval(*session_, session_->communicator(), *retrieval_, settings));
   const double value = metrics[best_metric_];
   const bool best = value > best_value_;
   if (best) {

@@ -7,6 +7,8 @@
 
 namespace maxim {
 
+// GPUs that the driver offers.
+int gpu_count();
 // "" when the driver offers a GPU, else why not, in one line.
 std::string why_no_gpu();
 // GPU `index`. Throws Error when it cannot be used.

@@ -17,6 +17,8 @@ void CudaOps::count(const KernelPlan& plan) {
   count.flops += plan.flops;
 }
 
+int gpu_count() { return cuda_device_count(); }
+
 std::string why_no_gpu() {
   std::string reason;
   cuda_device_count(&reason);

@@ -53,7 +53,50 @@ double worst_difference(const std::vector<double>& a, const std::vector<double>&
   return worst;
 }
 
+// Of three steps of twelve rows on `ranks` ranks: losses, then gradient norms.
+std::vector<double> steps_on(const Fixture& f, int ranks) {
+  const std::string output = f.directory.file(std::to_string(ranks) + " ranks");
+  run_well(
+      {"build/emulated/train", "--device=cuda", "--model_name_or_path=tests/golden/tiny_bert",
+       "--train_file=" + f.rows, "--output_dir=" + output, "--max_steps=3", "--logging_steps=1",
+       "--learning_rate=1e-3", "--per_device_train_batch_size=" + std::to_string(12 / ranks)},
+      {.ranks = ranks, .timeout = 300});
+  std::vector<double> values;
+  for (const char* key : {"loss", "grad_norm"})
+    for (const Json& step : records(output, "step")) values.push_back(step[key]);
+  REQUIRE(values.size() == 6);
+  return values;
+}
+
 }  // namespace
+
+// The embeddings of uneven ranks are gathered and scattered in groups, the gradients summed.
+TEST_CASE("ranks on emulated GPUs train over NCCL as a single one does", "[emulated]") {
+  const Fixture f;
+  const std::vector<double> alone = steps_on(f, 1);
+  for (const int ranks : {2, 3}) {
+    INFO(ranks << " ranks");
+    CHECK(worst_difference(steps_on(f, ranks), alone) < 1e-6);
+  }
+}
+
+TEST_CASE("too few GPUs and a failed peer end all ranks with one message", "[emulated]") {
+  const Fixture f;
+  const auto fails = [&](int ranks, const std::string& variable, int exit_code,
+                         const std::string& message) {
+    const RunResult result = run(
+        {"build/emulated/train", "--device=cuda", "--model_name_or_path=tests/golden/tiny_bert",
+         "--train_file=" + f.rows, "--max_steps=3", "--output_dir=" + f.directory.file("failed")},
+        {.ranks = ranks, .environment = {variable}});
+    INFO(result.err);
+    CHECK(result.exit_code == exit_code);
+    CHECK(count_of(result.err, "error: ") == 1);
+    CHECK(count_of(result.err, message) == 1);
+  };
+  fails(2, "MAXIM_EMULATED_DEVICES=1", 2, "ranks 0 and 1 both have GPU 0000:00:00.0 of ");
+  fails(3, "MAXIM_EMULATED_DEVICES=2", 2, "which has 2 GPUs: start at most one rank a GPU");
+  fails(2, "MAXIM_EMULATED_NCCL_ERROR=4", 1, "remote process exited");
+}
 
 TEST_CASE("thirty steps on the CUDA backend give the CPU's losses", "[emulated]") {
   const Fixture f;

@@ -17,6 +17,7 @@ thread_local int device_of_thread = 0;
 
 int device_count() {
   const char* value = std::getenv("MAXIM_EMULATED_DEVICES");
+  if (value == nullptr) value = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
   return value == nullptr ? 1 : std::atoi(value);
 }
 

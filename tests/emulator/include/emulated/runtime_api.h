@@ -98,7 +98,8 @@ cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 
-// Devices: MAXIM_EMULATED_DEVICES of them, 1 if that is not set; 0 is a machine without.
+// Devices: MAXIM_EMULATED_DEVICES of them, one a rank of this host if that is not set; 0 is a
+// machine without.
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int* device);
