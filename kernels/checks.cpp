@@ -61,18 +61,22 @@ void check_layer_norm_apply(const Tensor& y, const Tensor& s, const Tensor& mean
 void check(const AdamW& args) {
   const int64_t size = args.parameters.size();
   check_size(args.gradients, size, "gradients");
-  check_size(args.m, size, "m");
-  check_size(args.v, size, "v");
+  check_size(args.v, args.m.size(), "v");
   check_size(args.counters, 2, "counters");
   check_size(args.gradient_square_sum, 1, "gradient_square_sum");
   if (!args.copy.absent()) check_size(args.copy, size, "copy");
   if (!args.loss_scale.absent()) check_size(args.loss_scale, 2, "loss_scale");
   int64_t at = 0;
-  for (int64_t i = 0; i < args.group_count; at = args.groups[i++].end)
-    MAXIM_CHECK(at <= args.groups[i].begin && args.groups[i].begin <= args.groups[i].end &&
-                    args.groups[i].end <= size,
-                "group {} is [{}, {}) after {} of {} parameters", i, args.groups[i].begin,
-                args.groups[i].end, at, size);
+  for (int64_t i = 0; i < args.group_count; at = args.groups[i++].end) {
+    const AdamWGroup& group = args.groups[i];
+    MAXIM_CHECK(at <= group.begin && group.begin <= group.end && group.end <= size,
+                "group {} is [{}, {}) after {} of {} parameters", i, group.begin, group.end, at,
+                size);
+    MAXIM_CHECK(group.state_shift % 4 == 0 && group.begin + group.state_shift >= 0 &&
+                    group.end + group.state_shift <= args.m.size(),
+                "group {}, [{}, {}), has {} moments at +{}", i, group.begin, group.end,
+                args.m.size(), group.state_shift);
+  }
 }
 
 }  // namespace maxim

@@ -167,12 +167,16 @@ struct AdamWGroup {
   int64_t begin = 0, end = 0;  // elements
   float learning_rate = 0;
   float weight_decay = 0;
+  // Element i has its moments at m[i + state_shift] and v[i + state_shift]; a multiple of 4. Not 0
+  // where only the moments of this rank's parameters are kept.
+  int64_t state_shift = 0;
 };
 
 struct AdamW {
-  Tensor parameters, gradients, m, v;  // f32 [P], P elements each
-  Tensor gradient_square_sum;  // f32 [1] in: squared global norm, from square_sum; out: without
-                               // the loss scale
+  Tensor parameters, gradients;  // f32 [P], P elements each
+  Tensor m, v;                   // f32, equal sizes: see AdamWGroup
+  Tensor square_sums;          // f32 [n] in: from square_sum; their sum is the squared global norm
+  Tensor gradient_square_sum;  // f32 [1] out: that sum, without the loss scale
   Tensor counters;             // i64 [2] in/out: updates applied, updates skipped (norm not finite)
   const AdamWGroup* groups =
       nullptr;  // host memory; ascending, disjoint; elements outside of all are not touched

@@ -12,7 +12,8 @@ Colbert::Colbert(Ops& ops, const BertConfig& bert, int64_t embedding_size, Param
       bert_(bert),
       embedding_size_(embedding_size),
       encoder_(ops, bert, parameters),
-      projection_(parameters.weight_span(kProjection, 1)) {
+      projection_(parameters.weight_span(kProjection, 1)),
+      projection_begin_(parameters.first_of(kProjection)) {
   MAXIM_CHECK(projection_.rows() == embedding_size, "the projection has {} rows, expected {}",
               projection_.rows(), embedding_size);
   if (!parameters.gradients().absent()) d_projection_ = parameters.gradient(kProjection);
@@ -40,7 +41,7 @@ Tensor Colbert::forward(const Sequences& sequences, const StepDropout& dropout, 
   return vectors;
 }
 
-void Colbert::backward(const Tensor& d_vectors, Arena& arena) {
+void Colbert::backward(const Tensor& d_vectors, Arena& arena, const FinalFrom& final_from) {
   MAXIM_CHECK(!vectors_.absent(),
               "no activations: call forward with keep first, once for each backward");
   const Arena::Mark scratch_ends(arena);
@@ -54,9 +55,10 @@ void Colbert::backward(const Tensor& d_vectors, Arena& arena) {
              .b = hidden_,
              .transpose_a = true,
              .accumulate = true});
+  if (final_from) final_from(projection_begin_);
   const Tensor& d_hidden = hidden_;  // takes its place: hidden is not needed any more
   ops_.gemm({.c = d_hidden, .a = d_projected, .b = projection_});
-  encoder_.backward(d_hidden, arena);
+  encoder_.backward(d_hidden, arena, final_from);
   vectors_ = Tensor();
 }
 

@@ -39,8 +39,10 @@ class Colbert {
   // Error when a sequence is longer than max_position_embeddings.
   Tensor forward(const Sequences& sequences, const StepDropout& dropout, bool keep, Arena& arena);
   // Adds the gradients of all parameters for the last forward(keep = true), once. d_vectors [T', D]
-  // is destroyed. Gives back the arena memory that it takes itself.
-  void backward(const Tensor& d_vectors, Arena& arena);
+  // is destroyed. Gives back the arena memory that it takes itself. `final_from(b)`, when given, is
+  // called whenever the gradients at and behind element b of the flat buffer are complete (in the
+  // order of the device's work): after the projection, each layer, the embeddings.
+  void backward(const Tensor& d_vectors, Arena& arena, const FinalFrom& final_from = nullptr);
   // Most arena bytes that a forward (and backward, when keep) of a batch within `limits` hold at
   // once; exact for a batch of just these sizes. limits.sequences and limits.longest do not matter.
   int64_t arena_bytes(const BatchLimits& limits, bool keep) const;
@@ -54,6 +56,7 @@ class Colbert {
   int64_t embedding_size_;
   Encoder encoder_;
   Tensor projection_, d_projection_;  // [D, H]
+  int64_t projection_begin_;          // in the flat buffer
 
   // Of the last forward(keep = true); vectors_ is absent when there is nothing to go back from.
   Tensor hidden_, norm_, vectors_;  // [T', H], [T'], [T', D]

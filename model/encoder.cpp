@@ -25,6 +25,8 @@ Encoder::Encoder(Ops& ops, const BertConfig& config, const Parameters& parameter
       embedding_norm_(parameters, "embeddings.LayerNorm") {
   for (int64_t l = 0; l < config.num_hidden_layers; ++l)
     layers_.emplace_back(ops, config, parameters, l);
+  for (int64_t l = 0; l < config.num_hidden_layers; ++l)
+    layer_begins_.push_back(parameters.first_of(fmt::format("encoder.layer.{}.", l)));
   saved_layers_.resize(layers_.size());
 }
 
@@ -135,11 +137,11 @@ void Encoder::forward(const Tensor& hidden, const Sequences& sequences, const St
   ops_.gather_rows(hidden, x, sequences.scored_rows);
 }
 
-void Encoder::backward(const Tensor& d_hidden, Arena& arena) {
+void Encoder::backward(const Tensor& d_hidden, Arena& arena, const FinalFrom& final_from) {
   const Arena::Mark scratch_ends(arena);
   const LayerScratch scratch = take_scratch(sequences_.tokens(), arena);
   ops_.scatter_rows(scratch.main, d_hidden, sequences_.scored_rows);
-  for (int64_t l = static_cast<int64_t>(layers_.size()) - 1; l >= 0; --l)
+  for (int64_t l = static_cast<int64_t>(layers_.size()) - 1; l >= 0; --l) {
     layers_[l].backward(
         saved_layers_[l], scratch, sequences_, layer_dropout(l), [this, l](const Tensor& x) {
           if (l > 0)
@@ -147,7 +149,10 @@ void Encoder::backward(const Tensor& d_hidden, Arena& arena) {
           else
             ops_.embedding_apply(embedding_arguments(x, saved_embedding_), sequences_);
         });
+    if (final_from) final_from(layer_begins_[l]);
+  }
   backward_embeddings(scratch.main);
+  if (final_from) final_from(0);
 }
 
 void Encoder::backward_embeddings(const Tensor& d_y) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "kernels/ops.h"
@@ -27,6 +28,9 @@ struct StepDropout {
   uint32_t step = 0;
 };
 
+// See Colbert::backward.
+using FinalFrom = std::function<void(int64_t begin)>;
+
 class Encoder {
  public:
   // Keeps views into `parameters`, which must outlive the encoder.
@@ -40,7 +44,7 @@ class Encoder {
                bool keep, Arena& arena);
   // Adds the gradients of all parameters for d_hidden [T', H] of the last forward(keep = true),
   // whose activations are used up by it. Its own memory is given back.
-  void backward(const Tensor& d_hidden, Arena& arena);
+  void backward(const Tensor& d_hidden, Arena& arena, const FinalFrom& final_from = nullptr);
 
   // Most arena bytes that forward(), and backward() when `keep`, hold at once for so many rows.
   int64_t arena_bytes(int64_t tokens, bool keep) const;
@@ -61,6 +65,7 @@ class Encoder {
   DType type_;  // of activations
   LayerNormWeights embedding_norm_;
   std::vector<EncoderLayer> layers_;
+  std::vector<int64_t> layer_begins_;  // of their parameters in the flat buffer
 
   // Of the last forward pass.
   Sequences sequences_;

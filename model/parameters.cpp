@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/gradient_reducer.h"
 #include "runtime/error.h"
 
 namespace maxim {
@@ -93,7 +94,8 @@ Parameters::Parameters(Device& device, const BertConfig& config, int64_t embeddi
                        bool with_gradients, DType compute_type) {
   Layout layout = layout_of(config, embedding_size);
   list_ = std::move(layout.list);
-  elements_ = layout.elements;
+  elements_ = (layout.elements + GradientReducer::kUnit - 1) / GradientReducer::kUnit *
+              GradientReducer::kUnit;
   values_ = DeviceTensor(device, DType::f32, elements_, "weights");
   device.zero(values_.view());
   if (compute_type != DType::f32) {
@@ -109,6 +111,14 @@ int64_t Parameters::count() const {
   int64_t count = 0;
   for (const Parameter& p : list_) count += p.size();
   return count;
+}
+
+int64_t Parameters::first_of(const std::string& prefix) const {
+  const auto found = std::find_if(list_.begin(), list_.end(), [&](const Parameter& p) {
+    return p.name.compare(0, prefix.size(), prefix) == 0;
+  });
+  MAXIM_CHECK(found != list_.end(), "there is no parameter {}…", prefix);
+  return found->offset;
 }
 
 Tensor Parameters::value(const std::string& name) const {

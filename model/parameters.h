@@ -1,6 +1,7 @@
 // All weights in one flat buffer, so that the optimizer, the norm and the reduction are one pass
 // each. Order: embeddings, layers (query, key, value adjacent: [3H, H] and [3H]), projection. Each
-// tensor starts at a multiple of 32 elements; the gaps are zero.
+// tensor starts at a multiple of 32 elements; the gaps are zero, and so is the padding at the end,
+// up to a multiple of GradientReducer::kUnit.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,8 @@ class Parameters {
   // it.
   Tensor copy() const { return copy_.view(); }
   DType compute_type() const { return copy().absent() ? DType::f32 : copy().dtype(); }
+  // Place of the first parameter whose name begins so. Throws Error when there is none.
+  int64_t first_of(const std::string& prefix) const;
   Tensor value(const std::string& name) const;  // throws Error for an unknown name
   Tensor gradient(const std::string& name) const;
   // Rows of several adjacent parameters as one tensor: ("…query.weight", 3) -> [3H, H].

@@ -1,5 +1,6 @@
 #include "trainer/optimizer.h"
 
+#include <algorithm>
 #include <regex>
 
 namespace maxim {
@@ -50,37 +51,61 @@ std::vector<AdamWGroup> make_groups(const Parameters& parameters,
   return groups;
 }
 
+// The parts of `groups` that lie in `ranges`; the moments of the ranges lie end to end.
+std::vector<AdamWGroup> groups_within(const std::vector<GradientReducer::Range>& ranges,
+                                      const std::vector<AdamWGroup>& groups) {
+  std::vector<AdamWGroup> inside;
+  int64_t state = 0;
+  for (const GradientReducer::Range& range : ranges) {
+    for (AdamWGroup group : groups) {
+      group.begin = std::max(group.begin, range.begin);
+      group.end = std::min(group.end, range.end);
+      group.state_shift = state - range.begin;
+      if (group.begin < group.end) inside.push_back(group);
+    }
+    state += range.end - range.begin;
+  }
+  return inside;
+}
+
+int64_t elements_of(const std::vector<GradientReducer::Range>& ranges) {
+  int64_t elements = 0;
+  for (const GradientReducer::Range& range : ranges) elements += range.end - range.begin;
+  return elements;
+}
+
 }  // namespace
 
 Optimizer::Optimizer(Ops& ops, Parameters& parameters, const OptimizerSettings& settings,
-                     const Tensor& loss_scale)
+                     const std::vector<GradientReducer::Range>& ranges, const Tensor& loss_scale)
     : ops_(ops),
       parameters_(parameters),
       settings_(settings),
-      groups_(make_groups(parameters, settings)),
+      groups_(groups_within(ranges, make_groups(parameters, settings))),
+      whole_(elements_of(ranges) == parameters.values().size()),
       scaled_(groups_),
       loss_scale_(loss_scale),
-      m_(ops.device(), DType::f32, parameters.values().size(), "first moments"),
-      v_(ops.device(), DType::f32, parameters.values().size(), "second moments"),
+      m_(ops.device(), DType::f32, elements_of(ranges), "first moments"),
+      v_(ops.device(), DType::f32, elements_of(ranges), "second moments"),
       counters_(ops.device(), DType::i64, 2, "optimizer counters") {
   for (const DeviceTensor* tensor : {&m_, &v_, &counters_}) ops.device().zero(tensor->view());
 }
 
 void Optimizer::zero_gradients() { ops_.device().zero(parameters_.gradients()); }
 
-void Optimizer::step(double factor, const Tensor& gradient_square_sum) {
+void Optimizer::step(double factor, const Tensor& gradient_square_sum, const Tensor& square_sums) {
   for (size_t i = 0; i < groups_.size(); ++i)
     scaled_[i].learning_rate = static_cast<float>(groups_[i].learning_rate * factor);
-  ops_.square_sum(gradient_square_sum, parameters_.gradients());
   ops_.adamw({.parameters = parameters_.values(),
               .gradients = parameters_.gradients(),
               .m = m_.view(),
               .v = v_.view(),
+              .square_sums = square_sums,
               .gradient_square_sum = gradient_square_sum,
               .counters = counters_.view(),
               .groups = scaled_.data(),
               .group_count = static_cast<int64_t>(scaled_.size()),
-              .copy = parameters_.copy(),
+              .copy = whole_ ? parameters_.copy() : Tensor(),
               .loss_scale = loss_scale_,
               .beta1 = settings_.beta1,
               .beta2 = settings_.beta2,

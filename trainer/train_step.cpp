@@ -46,6 +46,10 @@ DeviceTensor make_loss_scale(ModelSession& session) {
   return scale;
 }
 
+std::vector<GradientReducer::Range> whole(const Parameters& parameters) {
+  return {{0, parameters.values().size()}};
+}
+
 }  // namespace
 
 TrainStep::TrainStep(ModelSession& session, Communicator& communicator,
@@ -54,7 +58,9 @@ TrainStep::TrainStep(ModelSession& session, Communicator& communicator,
       communicator_(communicator),
       settings_(settings),
       loss_scale_(make_loss_scale(session)),
-      optimizer_(session.ops(), session.parameters(), settings.optimizer, loss_scale_.view()),
+      reducer_(session.ops(), communicator, session.parameters().gradients(), settings.reducer),
+      optimizer_(session.ops(), session.parameters(), settings.optimizer,
+                 sharded() ? reducer_.own() : whole(session.parameters()), loss_scale_.view()),
       loss_(session.ops(), communicator, settings.loss),
       arena_(session.device(), step_arena_bytes(session, loss_, settings), "step memory"),
       losses_(session.device(), DType::f32, settings.metrics_capacity, "losses"),
@@ -68,20 +74,27 @@ void TrainStep::run(const LoadedStep& batches, int64_t step, double factor) {
               steps_since_read_);
   settings_.dropout.step = static_cast<uint32_t>(step);
   optimizer_.zero_gradients();
-  const Tensor loss = losses_.view().slice(steps_since_read_, steps_since_read_ + 1);
-  const float scale =
-      settings_.size_average ? 1.0f / static_cast<float>(batches.global_rows) : 1.0f;
-  for (const LoadedMicroBatch& batch : batches.micro_batches) run_micro_batch(batch, scale, loss);
-  if (takes_fault(Fault::nan)) {
+  if (takes_fault(Fault::nan)) {  // the passes add to it
     const float nan = std::nanf("");
     session_.device().copy_in(session_.parameters().gradients().slice(0, 1), &nan);
   }
-  communicator_.all_reduce(session_.parameters().gradients(), Reduction::sum);
-  optimizer_.step(factor, square_sum_.view());
+  const Tensor loss = losses_.view().slice(steps_since_read_, steps_since_read_ + 1);
+  const float scale =
+      settings_.size_average ? 1.0f / static_cast<float>(batches.global_rows) : 1.0f;
+  for (const LoadedMicroBatch& batch : batches.micro_batches)
+    run_micro_batch(batch, scale, loss, &batch == &batches.micro_batches.back());
+  reducer_.finish();
+  optimizer_.step(factor, square_sum_.view(), reducer_.square_sums());
+  if (sharded()) {
+    const Parameters& parameters = session_.parameters();
+    reducer_.share(parameters.values());
+    if (!parameters.copy().absent()) session_.ops().convert(parameters.copy(), parameters.values());
+  }
   ++steps_since_read_;
 }
 
-void TrainStep::run_micro_batch(const LoadedMicroBatch& batch, float scale, const Tensor& loss) {
+void TrainStep::run_micro_batch(const LoadedMicroBatch& batch, float scale, const Tensor& loss,
+                                bool last) {
   arena_.reset();
   const TokenBatch& tokens = batch.tokens;
   const Sequences sequences = session_.upload(tokens, arena_);
@@ -98,7 +111,8 @@ void TrainStep::run_micro_batch(const LoadedMicroBatch& batch, float scale, cons
     loss_.run(loss_batch_, scale, loss, d_vectors.slice(0, query_rows),
               d_vectors.slice(query_rows, vectors.rows()), arena_);
   }
-  session_.colbert().backward(d_vectors, arena_);
+  session_.colbert().backward(
+      d_vectors, arena_, last ? [this](int64_t begin) { reducer_.ready(begin); } : FinalFrom());
 }
 
 StepMetrics TrainStep::read_metrics() {
@@ -118,8 +132,8 @@ StepMetrics TrainStep::read_metrics() {
 std::vector<std::pair<std::string, int64_t>> TrainStep::memory_plan() const {
   const int64_t parameters = session_.parameters().values().bytes();
   return {{"parameters", parameters + session_.parameters().copy().bytes()},
-          {"gradients", parameters},
-          {"optimizer state", 2 * parameters},
+          {"gradients", parameters + reducer_.device_bytes()},
+          {"optimizer state", optimizer_.state_bytes()},
           {"step memory (largest batch)", arena_.capacity()}};
 }
 

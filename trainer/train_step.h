@@ -1,6 +1,6 @@
-// One optimizer step on packed batches: model forward, loss, model backward, sum of the gradients
-// over the ranks, AdamW. All memory is taken at the start; nothing is read back from the device but
-// by read_metrics().
+// One optimizer step on packed batches: model forward, loss, model backward, beside it the sum of
+// the gradients over the ranks, AdamW. All memory is taken at the start; nothing is read back from
+// the device but by read_metrics().
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/gradient_reducer.h"
 #include "data/batch_loader.h"
 #include "loss/contrastive.h"
 #include "trainer/model_session.h"
@@ -19,6 +20,7 @@ namespace maxim {
 struct TrainStepSettings {
   ContrastiveSettings loss;
   OptimizerSettings optimizer;
+  ReducerSettings reducer;
   bool size_average =
       true;             // loss and gradients: mean over the queries of the step, else their sum
   StepDropout dropout;  // step is set by run()
@@ -45,18 +47,20 @@ class TrainStep {
   std::vector<std::pair<std::string, int64_t>> memory_plan() const;
 
  private:
-  void run_micro_batch(const LoadedMicroBatch& batch, float scale, const Tensor& loss);
+  void run_micro_batch(const LoadedMicroBatch& batch, float scale, const Tensor& loss, bool last);
+  bool sharded() const { return settings_.reducer.sharded && communicator_.size() > 1; }
 
   ModelSession& session_;
   Communicator& communicator_;
   TrainStepSettings settings_;
   DeviceTensor loss_scale_;  // with fp16 only
+  GradientReducer reducer_;
   Optimizer optimizer_;
   ContrastiveLoss loss_;
   Arena arena_;
   ContrastiveBatch loss_batch_;  // keeps its capacity
   DeviceTensor losses_;          // [metrics_capacity]
-  DeviceTensor square_sum_;      // [1]
+  DeviceTensor square_sum_;      // [1] squared norm of the last gradient
   int64_t steps_since_read_ = 0;
 };
 

@@ -225,6 +225,27 @@ void add_run_flags(CommandLine& line, TrainingArguments& a) {
   line.add_boolean("--tf32", a.model.tf32,
                    "Let a GPU round the operands of float32 matrix products to 10 bits of mantissa")
       ->group(group);
+  line.add_boolean("--shard_optimizer", a.shard_optimizer,
+                   "Each rank keeps and updates its share of the optimizer's state (ZeRO-1)")
+      ->group(group);
+  line.app()
+      .add_option("--reduce_dtype", a.reduce_dtype,
+                  "Gradients between ranks: float32, or with --bf16 bfloat16 (half the bytes)")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str()
+      ->group(group);
+  line.app()
+      .add_option("--ddp_bucket_cap_mb", a.ddp_bucket_cap_mb,
+                  "MiB of gradients that are summed over the ranks at a time")
+      ->check(number_above(0))
+      ->capture_default_str()
+      ->group(group);
+  line.app()
+      .add_option("--check_sync", a.check_sync,
+                  "Verify every so many steps that all ranks have the same weights (0: never)")
+      ->check(whole_number(0))
+      ->capture_default_str()
+      ->group(group);
   line.add_boolean("--dry_run", a.dry_run,
                    "Check everything, print the plan of steps and memory, and exit")
       ->group(group);
@@ -278,6 +299,8 @@ void check_training_arguments(const TrainingArguments& a) {
   check_floats(a);
   if (a.max_steps == 0) fail_input("--max_steps 0: expected at least 1, or -1 for whole epochs");
   if (a.bf16 && a.fp16) fail_input("--bf16 and --fp16 exclude each other");
+  if (a.reduce_dtype != "float32" && !a.bf16)
+    fail_input("--reduce_dtype {} needs --bf16", a.reduce_dtype);
   if (a.output_dir.empty()) fail_input("--output_dir is empty");
   parse_learning_rate_mapping(a.learning_rate_mapping);
 }

@@ -69,6 +69,11 @@ struct TrainingArguments {
   // running
   bool bf16 = false, fp16 = false;
   DType compute_type() const { return bf16 ? DType::bf16 : fp16 ? DType::f16 : DType::f32; }
+  // several ranks
+  bool shard_optimizer = false;
+  std::string reduce_dtype = "float32";  // of gradients on their way between ranks
+  double ddp_bucket_cap_mb = 25;
+  int64_t check_sync = 0;  // 0: never
   bool dry_run = false;
 };
 

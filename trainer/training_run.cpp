@@ -14,6 +14,7 @@
 #include "data/training_data.h"
 #include "runtime/fault.h"
 #include "runtime/log.h"
+#include "trainer/check_sync.h"
 #include "trainer/command_line.h"
 #include "trainer/evaluators.h"
 #include "trainer/metrics_log.h"
@@ -195,6 +196,12 @@ TrainStepSettings TrainingRun::step_settings() const {
       .epsilon = static_cast<float>(args_.adam_epsilon),
       .max_grad_norm = static_cast<float>(args_.max_grad_norm),
       .learning_rate_mapping = parse_learning_rate_mapping(args_.learning_rate_mapping)};
+  settings.reducer.bucket_bytes = static_cast<int64_t>(
+      std::clamp(args_.ddp_bucket_cap_mb * (1 << 20), 1.0, 1e15));  // a bucket has a unit at least
+  settings.reducer.first_bucket_bytes =
+      std::min(settings.reducer.first_bucket_bytes, settings.reducer.bucket_bytes);
+  settings.reducer.wire = args_.reduce_dtype == "bfloat16" ? DType::bf16 : DType::f32;
+  settings.reducer.sharded = args_.shard_optimizer;
   settings.size_average = args_.size_average;
   settings.dropout.hidden =
       static_cast<float>(args_.hidden_dropout.value_or(bert.hidden_dropout_prob));
@@ -362,6 +369,8 @@ bool TrainingRun::train() {
     if (log) metrics = step_->read_metrics();  // waits for the device
     counts_.train_seconds += timer.seconds();
     if (log) log_steps(step, metrics);
+    if (args_.check_sync > 0 && done % args_.check_sync == 0)
+      check_sync(session_->parameters(), session_->device(), comm_, done);
     if (last || (args_.eval_steps > 0 && done % args_.eval_steps == 0)) evaluate(done);
     if (args_.save_steps > 0 && done % args_.save_steps == 0 && !last) save_checkpoint(done);
   }

@@ -34,12 +34,13 @@ Case adamw(DType type, const std::string& name, int64_t size) {
                .gradients = o.random(DType::f32, {size}, 2),
                .m = o.filled(DType::f32, {size}, 0),
                .v = o.filled(DType::f32, {size}, 0),
+               .square_sums = o.output(DType::f32, {1}),
                .gradient_square_sum = o.output(DType::f32, {1}),
                .counters = o.put(std::vector<int64_t>(2)),
                .groups = group.get(),
                .group_count = 1};
     if (type != DType::f32) args.copy = o.output(type, {size});
-    o.ops().square_sum(args.gradient_square_sum, args.gradients);
+    o.ops().square_sum(args.square_sums, args.gradients);
     const auto expected = [=, &o]() -> std::vector<Expected> {
       Operands again(o.ops(), type, memory_budget(o.device()));
       maxim_tests::AdamWState state{again.get(again.random(DType::f32, {size}, 1)),

@@ -12,6 +12,7 @@
 // order.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/checks.h"
 #include "kernels/cpu/cpu_ops.h"
@@ -55,6 +56,8 @@ void CpuOps::adamw(const AdamW& args) {
               name_of(args.copy.dtype()));
   int64_t* counters = args.counters.as<int64_t>();
   float* square_sum = args.gradient_square_sum.as<float>();
+  const float* sums = args.square_sums.as<float>();
+  *square_sum = static_cast<float>(std::accumulate(sums, sums + args.square_sums.size(), 0.0));
   double unscale = 1;
   if (!args.loss_scale.absent()) {
     unscale = 1 / static_cast<double>(*args.loss_scale.as<float>());
@@ -72,8 +75,8 @@ void CpuOps::adamw(const AdamW& args) {
   const double clip =
       args.max_grad_norm > 0 ? std::min(1.0, args.max_grad_norm / (norm + 1e-6)) : 1;
   Update u = {.p = args.parameters.as<float>(),
-              .m = args.m.as<float>(),
-              .v = args.v.as<float>(),
+              .m = nullptr,
+              .v = nullptr,
               .g = args.gradients.as<float>(),
               .clip = static_cast<float>(clip * unscale),
               .keep = 1,
@@ -87,6 +90,8 @@ void CpuOps::adamw(const AdamW& args) {
     const AdamWGroup& group = args.groups[i];
     u.keep = static_cast<float>(1 - static_cast<double>(group.learning_rate) * group.weight_decay);
     u.step_size = static_cast<float>(group.learning_rate / correction1);
+    u.m = args.m.as<float>() + group.state_shift;
+    u.v = args.v.as<float>() + group.state_shift;
 #pragma omp for schedule(static) nowait
     for (int64_t begin = group.begin; begin < group.end; begin += kBlock)
       update(u, begin, std::min(group.end, begin + kBlock));

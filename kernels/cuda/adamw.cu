@@ -49,11 +49,14 @@ struct Step {
   float inverse_1, inverse_root_2;  // 1 / (1 - b1^t), 1 / sqrt(1 - b2^t)
 };
 
-// `loss_scale` may be null.
+// `loss_scale` may be null. The sums are one a bucket and rank, a few hundred at most.
 __global__ void adamw_step_kernel(Step* step, int64_t* counters, float* square_sum,
-                                  float* loss_scale, float beta1, float beta2,
-                                  float max_grad_norm) {
+                                  const float* sums, int64_t sum_count, float* loss_scale,
+                                  float beta1, float beta2, float max_grad_norm) {
   if (threadIdx.x != 0) return;
+  double sum = 0;
+  for (int64_t i = 0; i < sum_count; ++i) sum += sums[i];
+  *square_sum = static_cast<float>(sum);
   double unscale = 1;
   if (loss_scale != nullptr) {
     unscale = 1 / static_cast<double>(*loss_scale);
@@ -74,8 +77,8 @@ __global__ void adamw_step_kernel(Step* step, int64_t* counters, float* square_s
   step->inverse_root_2 = static_cast<float>(1 / sqrt(1 - pow(static_cast<double>(beta2), t)));
 }
 
-// 128 groups are 3 KB; arguments have 4 KB. A BERT-base has about 75 ranges of equal rates.
-constexpr int64_t kGroups = 128;
+// 112 groups are 3.5 KB; arguments have 4 KB. A BERT-base has about 75 ranges of equal rates.
+constexpr int64_t kGroups = 112;
 struct Groups {
   AdamWGroup group[kGroups];
   int count;
@@ -83,8 +86,8 @@ struct Groups {
 
 template <class Copy>
 struct Update {
-  float *p, *m, *v;
-  Copy* copy;  // of p, or null
+  float *p, *m, *v;  // m and v: see AdamWGroup
+  Copy* copy;        // of p, or null
   const float* g;
   const Step* step;
   int64_t begin, end;  // of the first group, of the last
@@ -97,8 +100,9 @@ __device__ __forceinline__ void update(const Update<Copy>& u, const Step& step,
                                        const AdamWGroup& group, int64_t i) {
   const float keep = 1.0f - group.learning_rate * group.weight_decay;
   const float step_size = group.learning_rate * step.inverse_1;
-  auto p = Pack<float, N>::load(u.p + i), m = Pack<float, N>::load(u.m + i);
-  auto v = Pack<float, N>::load(u.v + i);
+  const int64_t moment = i + group.state_shift;
+  auto p = Pack<float, N>::load(u.p + i), m = Pack<float, N>::load(u.m + moment);
+  auto v = Pack<float, N>::load(u.v + moment);
   const auto g = Pack<float, N>::load(u.g + i);
 #pragma unroll
   for (int e = 0; e < N; ++e) {
@@ -109,8 +113,8 @@ __device__ __forceinline__ void update(const Update<Copy>& u, const Step& step,
     p.x[e] = p.x[e] * keep - m.x[e] / denominator * step_size;
   }
   store_pack<N>(u.p + i, p.x);
-  store_pack<N>(u.m + i, m.x);
-  store_pack<N>(u.v + i, v.x);
+  store_pack<N>(u.m + moment, m.x);
+  store_pack<N>(u.v + moment, v.x);
   if (u.copy != nullptr) store_pack<N>(u.copy + i, p.x);
 }
 
@@ -172,9 +176,9 @@ void CudaOps::adamw(const AdamW& args) {
   check(args);
   auto* step = static_cast<Step*>(scratch_.bytes(sizeof(Step), "the optimizer's step"));
   launch(*this, adamw_step_plan(), adamw_step_kernel, step, args.counters.as<int64_t>(),
-         args.gradient_square_sum.as<float>(),
-         args.loss_scale.absent() ? nullptr : args.loss_scale.as<float>(), args.beta1, args.beta2,
-         args.max_grad_norm);
+         args.gradient_square_sum.as<float>(), args.square_sums.as<float>(),
+         args.square_sums.size(), args.loss_scale.absent() ? nullptr : args.loss_scale.as<float>(),
+         args.beta1, args.beta2, args.max_grad_norm);
   if (args.copy.absent() || args.copy.dtype() == DType::bf16)
     update_groups<__nv_bfloat16>(*this, args, step);
   else

@@ -31,6 +31,7 @@ class Optimizer {
     args.parameters = o_.put(parameters);
     args.m = o_.zeros(size);
     args.v = o_.zeros(size);
+    args.square_sums = o_.output(1);
     args.gradient_square_sum = o_.output(1);
     args.counters = o_.put(std::vector<int64_t>(2));
     args.groups = groups_.data();
@@ -38,7 +39,7 @@ class Optimizer {
   }
   void step(const std::vector<float>& gradients) {
     args.gradients = o_.put(gradients);
-    backend_.ops->square_sum(args.gradient_square_sum, args.gradients);
+    backend_.ops->square_sum(args.square_sums, args.gradients);
     backend_.ops->adamw(args);
   }
   std::vector<float> parameters() { return o_.get(args.parameters); }
@@ -253,6 +254,44 @@ TEST_CASE("adamw: the same bits on any number of threads") {
   }
 }
 
+TEST_CASE("adamw: a part of the parameters with moments of its own gives the same bits") {
+  for (Backend& backend : backends()) {
+    const std::vector<float> start = random_floats(1000, 1);
+    Optimizer whole(backend, start, {{0, 100, 1e-2f, 0.1f}, {100, 1000, 1e-3f, 0}});
+    Optimizer part(
+        backend, start,
+        {{60, 100, 1e-2f, 0.1f, -60}, {100, 163, 1e-3f, 0, -60}, {900, 997, 1e-3f, 0, -796}});
+    Operands o(*backend.device);
+    part.args.m = o.zeros(201);
+    part.args.v = o.zeros(201);
+    for (uint32_t t = 0; t < 3; ++t)
+      for (Optimizer* a : {&whole, &part}) a->step(random_floats(1000, 10 + t));
+    std::vector<float> want = start;
+    std::vector<float> m(201, 0.0f);
+    for (int64_t i = 0; i < 1000; ++i) {
+      if (i < 60 || (i >= 163 && i < 900) || i >= 997) continue;
+      want[i] = whole.parameters()[i];
+      m[i < 163 ? i - 60 : i - 796] = whole.m()[i];
+    }
+    require_same_bits("p", part.parameters(), want);
+    require_same_bits("m", part.m(), m);
+  }
+}
+
+TEST_CASE("adamw: the squared norm is the sum of all parts") {
+  for (Backend& backend : backends()) {
+    Optimizer a(backend, {1, 1}, {{0, 2, 1e-2f, 0}});
+    Operands o(*backend.device);
+    a.args.gradients = o.put<float>({3, 4});
+    a.args.square_sums = o.put<float>({9, 0, 16});
+    backend.ops->adamw(a.args);
+    CHECK(o.get(a.args.gradient_square_sum) == std::vector<float>{25});
+    a.args.square_sums = o.put<float>({9, kNan, 16});
+    backend.ops->adamw(a.args);
+    CHECK(a.counters() == std::vector<int64_t>{1, 1});
+  }
+}
+
 TEST_CASE("adamw: groups that overlap or leave the parameters are refused") {
   for (Backend& backend : backends()) {
     const std::vector<float> p(10), g(10);
@@ -263,6 +302,8 @@ TEST_CASE("adamw: groups that overlap or leave the parameters are refused") {
         },
         {"group 1 is [4, 10) after 5 of 10"});
     require_message<maxim::Error>([&] { step({{0, 11, 1, 0}}); }, {"group 0 is [0, 11)"});
+    for (const int64_t shift : {-4, 2, 4})
+      require_message<maxim::Error>([&] { step({{1, 9, 1, 0, shift}}); }, {"group 0, [1, 9)"});
   }
 }
 
