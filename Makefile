@@ -63,6 +63,8 @@ BENCH := $(patsubst bench/kernels/%.cpp,bench/kernels-%.o,$(wildcard bench/kerne
   $(patsubst %.cpp,%.o,$(filter-out %/compare.cpp,$(wildcard tests/reference/*.cpp)))
 $(BUILD)/bench/kernels: $(addprefix $(BUILD)/,$(BENCH)) $(filter $(addprefix $(BUILD)/,kernels/% runtime/%),$(LIBRARY))
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/bench/collectives: $(BUILD)/bench/collectives.o $(LIBRARY)
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 define compile
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c -o $@ $<
