@@ -59,6 +59,9 @@ class Communicator {
   // (host messages are not counted).
   int64_t bytes_sent() const { return bytes_sent_; }
   int64_t calls() const { return calls_; }
+  // Seconds that the host has spent in collectives on tensors and in join(): what is not hidden
+  // under computation. 0 where these return before the work is done (a GPU).
+  double seconds() const { return seconds_; }
 
   // Runs `work` on every rank and agrees on the outcome: when it throws anywhere, every rank throws
   // the same error: message and type (InputError or Error) of the lowest failing rank, prefixed
@@ -77,6 +80,7 @@ class Communicator {
 
   int64_t bytes_sent_ = 0;
   int64_t calls_ = 0;
+  double seconds_ = 0;
 };
 
 }  // namespace maxim

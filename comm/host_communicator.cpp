@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -76,6 +77,19 @@ void combine(Element* out, const std::vector<const void*>& parts, int64_t count,
   }
 }
 
+// Adds the time of its life.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() {
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
 // Calls `work` with the tensor's data as a pointer to its elements.
 template <class Work>
 void with_elements(const Tensor& tensor, Work work) {
@@ -123,6 +137,7 @@ void HostCommunicator::wait_for_all() {
 
 void HostCommunicator::all_gather(const Tensor& all, const Tensor& mine,
                                   const std::vector<int64_t>& parts) {
+  const Stopwatch stopwatch(seconds_);
   check_parts(all, mine, parts);
   ++calls_;
   const Waiting waiting;
@@ -142,6 +157,7 @@ void HostCommunicator::all_gather(const Tensor& all, const Tensor& mine,
 
 void HostCommunicator::reduce_scatter(const Tensor& mine, const Tensor& all,
                                       const std::vector<int64_t>& parts) {
+  const Stopwatch stopwatch(seconds_);
   check_parts(all, mine, parts);
   ++calls_;
   const Waiting waiting;
@@ -153,6 +169,7 @@ void HostCommunicator::reduce_scatter(const Tensor& mine, const Tensor& all,
 }
 
 void HostCommunicator::all_reduce(const Tensor& tensor, Reduction reduction) {
+  const Stopwatch stopwatch(seconds_);
   ++calls_;
   const Waiting waiting;
   with_elements(tensor, [&](auto* elements) { all_reduce(elements, tensor.size(), reduction); });
@@ -218,6 +235,7 @@ void HostCommunicator::reduce_slices(Element* out, Element* all, Reduction reduc
 // The root hands each rank a slice, then all exchange their slices: nobody sends more than twice
 // the tensor, however many ranks there are.
 void HostCommunicator::broadcast(const Tensor& tensor, int root) {
+  const Stopwatch stopwatch(seconds_);
   ++calls_;
   const Waiting waiting;
   char* data = static_cast<char*>(tensor.data());
@@ -253,6 +271,7 @@ void HostCommunicator::beside(std::function<void(Communicator&)> work) {
 
 void HostCommunicator::join() {
   if (second_ == nullptr) return;
+  const Stopwatch stopwatch(seconds_);
   const Waiting waiting;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return queue_.empty() && !busy_; });

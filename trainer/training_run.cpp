@@ -42,8 +42,10 @@ class Timer {
 struct Counts {
   int64_t rows = 0, tokens = 0;
   int64_t truncated_queries = 0, truncated_documents = 0, unknown_tokens = 0;
-  double train_seconds = 0;  // in steps; evaluation and saving left out
-  double wait_seconds = 0;   // of those, for the next batch
+  double train_seconds = 0;          // in steps; evaluation and saving left out
+  double wait_seconds = 0;           // of those, for the next batch
+  double communication_seconds = 0;  // of those, in collectives, not hidden under computation
+  int64_t bytes_sent = 0;            // by this rank in steps
   void add(const LoadedStep& step) {
     rows += step.global_rows;
     wait_seconds += step.wait_seconds;
@@ -325,6 +327,9 @@ void TrainingRun::log_steps(int64_t step, const StepMetrics& step_metrics) {
                  {"tokens_per_second", tokens / seconds},
                  {"rows_per_second", rows_per_second},
                  {"data_wait_share", (counts_.wait_seconds - recorded_.wait_seconds) / seconds},
+                 {"communication_share",
+                  (counts_.communication_seconds - recorded_.communication_seconds) / seconds},
+                 {"bytes_sent", counts_.bytes_sent - recorded_.bytes_sent},
                  {"skipped_steps", step_metrics.skipped_steps}};
   if (row_ids_ != nullptr) record["row_ids"] = unrecorded_row_ids_;
   metrics_->write(record);
@@ -353,8 +358,13 @@ bool TrainingRun::train() {
     fault_before_step(step);
     const Timer timer;
     const LoadedStep& loaded = loader.next();
+    const Communicator& communicator = session_->communicator();
+    const double communicated = communicator.seconds();
+    const int64_t sent = communicator.bytes_sent();
     step_->run(loaded, step, learning_rate_factor(schedule_, step));
     counts_.add(loaded);
+    counts_.communication_seconds += communicator.seconds() - communicated;
+    counts_.bytes_sent += communicator.bytes_sent() - sent;
     if (row_ids_ != nullptr) {
       Json ids = Json::array();
       for (int64_t row : row_ids_->global_rows(step)) ids.push_back(data_->row_number(row));
@@ -483,6 +493,8 @@ void TrainingRun::write_end_record() {
                    {"tokens", whole(0)},
                    {"seconds", timer_.seconds()},
                    {"train_seconds", counts_.train_seconds},
+                   {"communication_share", counts_.communication_seconds / counts_.train_seconds},
+                   {"bytes_sent", counts_.bytes_sent},
                    {"tokens_per_second", sums[0] / counts_.train_seconds},
                    {"rows_per_second", static_cast<double>(counts_.rows) / counts_.train_seconds},
                    {"peak_memory_bytes", whole(4)},

@@ -141,6 +141,15 @@ TEST_CASE("a sharded optimizer trains to the same bits, in any buckets", "[train
       return records(output, "start")[0]["memory_bytes"]["optimizer state"].get<int64_t>();
     };
     CHECK(std::abs(state(sharded) - state(whole) / ranks) <= 2 * 4 * 64 * 4);
+    // What a rank sends for gradients: all but its own part, twice; and the documents' vectors.
+    const Json end = records(whole, "end")[0], start = records(whole, "start")[0];
+    const double gradients = start["memory_bytes"]["parameters"].get<double>() * 2 * (ranks - 1) /
+                             ranks * start["steps"].get<double>();
+    CHECK(end["bytes_sent"].get<double>() >= gradients);
+    CHECK(end["bytes_sent"].get<double>() <= 1.5 * gradients);
+    CHECK(end["bytes_sent"] == records(sharded, "end")[0]["bytes_sent"]);
+    CHECK(end["communication_share"].get<double>() >= 0);
+    CHECK(end["communication_share"].get<double>() < 1);
   }
 }
 
