@@ -195,6 +195,36 @@ TEST_CASE("a step allocates nothing after the first", "[model]") {
   }
 }
 
+TEST_CASE("gradients are final from where the backward pass says, layer by layer", "[model]") {
+  for (Backend& backend : backends()) {
+    RandomModel model(backend, small_bert(), kWidth);
+    Operands operands(*backend.device);
+    const Ragged batch = mixed_batch();
+    Arena arena(*backend.device, model.colbert.arena_bytes(limits_of(batch), true), "test arena");
+    const Tensor vectors = model.colbert.forward(operands.put(batch), kDropout, true, arena);
+    const Tensor d_vectors =
+        operands.put(random_floats(vectors.size(), 99), vectors.rows(), kWidth);
+    std::vector<int64_t> begins;
+    std::vector<std::vector<float>> seen;
+    model.colbert.backward(d_vectors, arena, [&](int64_t begin) {
+      begins.push_back(begin);
+      seen.push_back(operands.get(model.parameters.gradients()));
+    });
+    std::vector<int64_t> expected = {model.parameters.first_of("1_Dense")};
+    for (int64_t l = model.config.num_hidden_layers - 1; l >= 0; --l)
+      expected.push_back(model.parameters.first_of(fmt::format("encoder.layer.{}.", l)));
+    expected.push_back(0);
+    CHECK(begins == expected);
+    const std::vector<float> last = operands.get(model.parameters.gradients());
+    for (size_t i = 0; i < begins.size(); ++i) {
+      INFO("from element " << begins[i] << " on, " << backend.name);
+      CHECK(std::equal(seen[i].begin() + begins[i], seen[i].end(), last.begin() + begins[i]));
+      // And not earlier: what lies before comes later, or the callback would be of no use.
+      if (begins[i] > 0) CHECK(!std::equal(seen[i].begin(), seen[i].end(), last.begin()));
+    }
+  }
+}
+
 TEST_CASE("no padded row is computed", "[model]") {
   // Lengths 0 to 40: padded to the longest this would be 6 x 40 rows.
   const Ragged batch = [] {
