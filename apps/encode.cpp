@@ -82,7 +82,7 @@ int main(int argc, char** argv) {
     TextFile input;
     communicator.checked([&] { input = read_texts(options.input_file); });
     communicator.demand_same(fingerprint(input));
-    const std::unique_ptr<ModelSession> session = open_model(options.model, false, communicator);
+    const std::unique_ptr<ModelSession> session = open_model(options.model, false, world);
     encode(*session, session->communicator(), input.texts, options, file.get());
     return 0;
   });

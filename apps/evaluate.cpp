@@ -24,7 +24,8 @@ struct Report {
   nlohmann::ordered_json counts;  // queries and documents, or triplets
 };
 
-Report evaluate(const Options& options, Communicator& communicator) {
+Report evaluate(const Options& options, World& world) {
+  Communicator& communicator = *world.communicator;
   if (options.triplet_file.empty() == options.beir_dir.empty())
     fail_input("evaluate needs one of --triplet_file and --beir_dir");
   if (options.beir_dir.empty()) {
@@ -34,14 +35,14 @@ Report evaluate(const Options& options, Communicator& communicator) {
                                             TrainingDataOptions{});
     });
     communicator.demand_same(data->fingerprint());
-    const auto session = open_model(options.model, false, communicator);
+    const auto session = open_model(options.model, false, world);
     return {evaluate_triplets(*session, session->communicator(), *data, options.settings),
             {{"triplets", data->rows()}}};
   }
   RetrievalSet set;
   communicator.checked([&] { set = read_beir(options.beir_dir, options.split); });
   communicator.demand_same(fingerprint(set));
-  const auto session = open_model(options.model, false, communicator);
+  const auto session = open_model(options.model, false, world);
   return {evaluate_retrieval(*session, session->communicator(), set, options.settings),
           {{"queries", set.queries.texts.size()}, {"documents", set.corpus.texts.size()}}};
 }
@@ -85,7 +86,7 @@ int main(int argc, char** argv) {
   return command.run(argc, argv, [&](World& world) {
     const auto file = stage_output(options.output_file, *world.communicator);
     const auto start = std::chrono::steady_clock::now();
-    const Report report = evaluate(options, *world.communicator);
+    const Report report = evaluate(options, world);
     if (world.rank != 0) return 0;
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     print_table(report, seconds.count());

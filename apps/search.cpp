@@ -97,7 +97,8 @@ void answer_typed(const Options& options, ModelSession& session, Communicator& c
   }
 }
 
-int search(const Options& options, Communicator& communicator) {
+int search(const Options& options, World& world) {
+  Communicator& communicator = *world.communicator;
   if (options.queries.empty() && !options.output_file.empty())
     fail_input("--output_file needs --queries: the answers to typed lines go to standard output");
   const auto file = stage_output(options.output_file, communicator);
@@ -107,7 +108,7 @@ int search(const Options& options, Communicator& communicator) {
     if (!options.queries.empty()) queries = read_texts(options.queries);
   });
   communicator.demand_same(fingerprint(corpus) + fingerprint(queries));
-  const auto session = open_model(options.model, false, communicator);
+  const auto session = open_model(options.model, false, world);
   if (options.queries.empty()) {
     answer_typed(options, *session, session->communicator(), corpus);
   } else {
@@ -131,6 +132,5 @@ int main(int argc, char** argv) {
   add("--top_k", options.top_k, "Documents given for a query")->check(whole_number(1));
   add("--output_file", options.output_file, "JSON lines: id, text, hits of id and score");
   command.add_eval_options(options.settings);
-  return command.run(argc, argv,
-                     [&](World& world) { return search(options, *world.communicator); });
+  return command.run(argc, argv, [&](World& world) { return search(options, world); });
 }

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <set>
 
-#include "comm/host.h"
 #if MAXIM_NCCL
 #include "comm/nccl_communicator.h"
 #endif
@@ -14,9 +13,6 @@
 
 namespace maxim {
 namespace {
-
-// A rank that waits longer for the others in a collective gives up.
-constexpr double kDeviceSeconds = 600;
 
 ColbertConfig with_overrides(ColbertConfig config, const ModelOverrides& overrides) {
   config.query_prefix = overrides.query_prefix.value_or(config.query_prefix);
@@ -105,13 +101,13 @@ ModelSession::ModelSession(const ModelOptions& options, bool with_gradients)
     warnings_.insert(warnings_.end(), lines->begin(), lines->end());
 }
 
-void ModelSession::connect(Communicator& host) {
+void ModelSession::connect(Communicator& host, [[maybe_unused]] double seconds) {
   communicator_ = &host;
   if (host.size() == 1) return;
   host.demand_same(on_gpu() ? "--device: a GPU" : "--device: the CPU");
   if (!on_gpu()) return;
 #if MAXIM_NCCL
-  device_communicator_ = make_nccl_communicator(device(), host, kDeviceSeconds);
+  device_communicator_ = make_nccl_communicator(device(), host, seconds);
   communicator_ = device_communicator_.get();
 #else
   fail_input("several ranks on GPUs need NCCL, which this build lacks: use --device cpu");
@@ -154,12 +150,11 @@ int64_t ModelSession::upload_bytes(const BatchLimits& limits) const {
 }
 
 std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_gradients,
-                                         Communicator& communicator) {
+                                         World& world) {
+  Communicator& communicator = *world.communicator;
   std::unique_ptr<ModelSession> session;
   ModelOptions chosen = options;
-  const std::vector<std::string> hosts = communicator.all_gather_text(host_name());
-  chosen.local_rank = static_cast<int>(
-      std::count(hosts.begin(), hosts.begin() + communicator.rank(), hosts[communicator.rank()]));
+  chosen.local_rank = world.local_rank;
   communicator.checked([&] {
     session = std::make_unique<ModelSession>(chosen, with_gradients);
     if (!session->on_gpu() && options.compute_type != DType::f32)
@@ -172,7 +167,7 @@ std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_
                         session->parameters());
   });
   communicator.demand_same(facts);
-  session->connect(communicator);
+  session->connect(communicator, world.timeout);
   session->broadcast();
   for (const std::string& warning : session->warnings()) log_warning("{}", warning);
   log_info("{}: {}, {} layers, hidden size {}, embedding size {}", options.model_name_or_path,

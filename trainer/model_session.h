@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/launch.h"
 #include "data/token_batch.h"
 #include "data/wordpiece.h"
 #include "kernels/backend.h"
@@ -52,8 +52,9 @@ class ModelSession {
 
   // Chooses the communicator for tensors of the session's device: `host` on the CPU and in a single
   // process, else NCCL with `host` for its host messages. Throws InputError when some ranks have a
-  // GPU and some have not. Collective; `host` outlives the session.
-  void connect(Communicator& host);
+  // GPU and some have not. On a GPU a rank waits for the others for `seconds` at most. Collective;
+  // `host` outlives the session.
+  void connect(Communicator& host, double seconds);
   Communicator& communicator() { return *communicator_; }
   // Makes the weights of rank 0 those of all ranks. Collective, after connect().
   void broadcast();
@@ -98,6 +99,6 @@ class ModelSession {
 // Opens a model on all ranks, connected, with the weights of rank 0, and logs what it is, its
 // warnings, and whether the projection is new. Collective.
 std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_gradients,
-                                         Communicator& communicator);
+                                         World& world);
 
 }  // namespace maxim

@@ -153,7 +153,7 @@ void TrainingRun::open_model() {
   const Timer timer;
   ModelOptions options = args_.model;
   options.compute_type = args_.compute_type();
-  session_ = maxim::open_model(options, /*with_gradients=*/true, comm_);
+  session_ = maxim::open_model(options, /*with_gradients=*/true, world_);
   log_info("model: {:.1f} M parameters, in {:.1f} s",
            static_cast<double>(session_->parameters().count()) / 1e6, timer.seconds());
 }
