@@ -487,7 +487,9 @@ void Lifeline::watch_for_hangs(double timeout) {
   const int who = static_cast<int>(patient - states_.begin());
   if (std::any_of(states_.begin(), states_.end(),
                   [&](const State& s) { return !waits(s) && s.in_phase; }))
-    return;
+    phase_seen_ = now();
+  // Who waited through a phase has done so for a reason, and has not reported yet what came after.
+  if (now() - phase_seen_ <= timeout + kStaleSeconds) return;
   auto culprit = std::find_if(states_.begin(), states_.end(),
                               [&](const State& s) { return !waits(s) || behind(s); });
   if (culprit == states_.end()) {

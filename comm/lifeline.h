@@ -117,6 +117,7 @@ class Lifeline {
   std::vector<Link> callers_;  // not yet known
   std::vector<State> states_;
   Seconds next_beat_ = 0, first_failure_ = 0;
+  Seconds phase_seen_ = 0;  // last time that a rank was known to be in one
   std::atomic<bool> done_ = false;
   bool stopping_ = false;
   bool told_failure_ = false, told_goodbye_ = false, told_stop_ = false;
