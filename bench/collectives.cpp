@@ -27,7 +27,6 @@ namespace maxim::bench {
 namespace {
 
 constexpr int kWidth = 128;  // of a token's vector
-constexpr double kInitSeconds = 60;
 
 struct Options {
   std::string device = "auto", json;
@@ -49,7 +48,7 @@ class Bench {
         size_(world.size) {
 #if MAXIM_NCCL
     if (backend_.device->name() != "cpu" && size_ > 1) {
-      nccl_ = make_nccl_communicator(*backend_.device, host_, kInitSeconds);
+      nccl_ = make_nccl_communicator(*backend_.device, host_, world.timeout);
       communicator_ = nccl_.get();
     }
 #endif
@@ -64,19 +63,14 @@ class Bench {
   bool wrong() const { return wrong_ > 0; }
 
  private:
-  std::vector<float> expect(int64_t count, const std::function<float(int64_t)>& at) const {
-    std::vector<float> values(count);
-    for (int64_t i = 0; i < count; ++i) values[i] = at(i);
-    return values;
-  }
   float sum(int64_t i) const {
     float total = 0;
     for (int r = 0; r < size_; ++r) total += value(r, i);
     return total;
   }
   void fill(const Tensor& tensor, int64_t first = 0) {
-    const std::vector<float> values =
-        expect(tensor.size(), [&](int64_t i) { return value(rank_, first + i); });
+    std::vector<float> values(tensor.size());
+    for (int64_t i = 0; i < tensor.size(); ++i) values[i] = value(rank_, first + i);
     backend_.device->copy_in(tensor, values.data());
   }
   int64_t count_wrong(const Tensor& tensor, const std::function<float(int64_t)>& at) {

@@ -42,6 +42,17 @@ class GlooStore final : public gloo::rendezvous::Store {
   Deadline deadline_;
 };
 
+// Runs a step of a message to or from `peer`. Both ends number their messages alike, which is the
+// slot that gloo matches them by.
+template <class Step>
+void attempt(int peer, Step step) {
+  try {
+    step();
+  } catch (const std::exception& error) {
+    fail("lost the connection to rank {}: {}", peer, error.what());
+  }
+}
+
 }  // namespace
 
 GlooTransport::GlooTransport(Store& store, const std::string& name, const std::string& address,
@@ -69,21 +80,6 @@ GlooTransport::~GlooTransport() = default;
 GlooTransport::Message GlooTransport::message(void* data, int64_t bytes, int peer) {
   return {context_->createUnboundBuffer(data, bytes), peer};
 }
-
-namespace {
-
-// Runs a step of a message to or from `peer`. Both ends number their messages alike, which is the
-// slot that gloo matches them by.
-template <class Step>
-void attempt(int peer, Step step) {
-  try {
-    step();
-  } catch (const std::exception& error) {
-    fail("lost the connection to rank {}: {}", peer, error.what());
-  }
-}
-
-}  // namespace
 
 void GlooTransport::send(const void* data, int64_t bytes, int to) {
   if (bytes == 0) return;

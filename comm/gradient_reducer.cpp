@@ -38,7 +38,6 @@ void GradientReducer::cut(int64_t size) {
   int64_t bytes = settings_.first_bucket_bytes;
   for (int64_t end = size; end > 0; bytes = settings_.bucket_bytes) {
     const int64_t units = std::max<int64_t>(1, bytes / (kUnit * size_of(DType::f32)));
-    // All but the first and the last are whole units; the last takes what would be less.
     int64_t begin = std::max<int64_t>(0, end - units * kUnit) / kUnit * kUnit;
     if (ranks == 1) begin = 0;
     Bucket bucket{{begin, end}, {}, {}};

@@ -33,8 +33,8 @@ class GradientReducer {
   struct Range {
     int64_t begin, end;  // elements of the flat buffer
   };
-  // Elements a bucket's length is a multiple of, but for the last's, so that its parts are equal
-  // and aligned for 1 to 8 ranks and many other counts. Buffers should be padded to it.
+  // Buckets begin at multiples of this, so that in a buffer that is padded to one the parts are
+  // equal and aligned for 1 to 8 ranks and many other counts.
   static constexpr int64_t kUnit = 64 * 840;  // 840: the least common multiple of 1 … 8
 
   // `gradients` f32 [P]. All ranks have the same sizes and settings.

@@ -105,8 +105,7 @@ HostCommunicator::HostCommunicator(std::unique_ptr<Transport> transport,
                                    std::unique_ptr<Transport> second)
     : transport_(std::move(transport)), rank_(transport_->rank()), size_(transport_->size()) {
   const int64_t others = size_ - 1;
-  chunk_ = std::min(kChunk, kIncomingBytes / std::max<int64_t>(1, others));
-  chunk_ = chunk_ / 64 * 64;
+  chunk_ = std::min(kChunk, kIncomingBytes / std::max<int64_t>(1, others)) / 64 * 64;
   incoming_.resize(others * chunk_);
   begins_.resize(size_ + 1);
   parts_.resize(size_);

@@ -133,6 +133,7 @@ void start_mpi(World& world, const Launcher& launcher, int argc, char** argv) {
   world.communicator = std::make_unique<HostCommunicator>(
       std::make_unique<MpiTransport>(MPI_COMM_WORLD, false), std::move(second));
   share_host(world, launcher, *world.communicator);
+  // Whoever shares memory counts for the device, whatever the hosts call themselves.
   MPI_Comm local = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world.rank, MPI_INFO_NULL, &local);
   MPI_Comm_rank(local, &world.local_rank);

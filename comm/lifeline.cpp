@@ -1,6 +1,5 @@
 #include "comm/lifeline.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -9,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -18,7 +16,6 @@
 #include <utility>
 
 #include "comm/progress.h"
-#include "comm/sockets.h"
 #include "comm/stop_signals.h"
 #include "runtime/error.h"
 
@@ -51,7 +48,7 @@ constexpr double kPatience = 1;
 constexpr double kStaleSeconds = 2 * kBeatSeconds;
 // Silence is longer than a few beats, however short the timeout.
 constexpr double kLeastSilence = 3 * kBeatSeconds;
-constexpr double kCallSeconds = 5;  // for one address
+constexpr double kCallSeconds = 5;  // for one address, and for a caller to say who it is
 constexpr uint32_t kMostText = 64 << 10;
 
 double now() {
@@ -80,16 +77,15 @@ std::string machine_name() {
 Lifeline::Lifeline(Communicator& communicator, const std::string& host)
     : rank_(communicator.rank()), size_(communicator.size()) {
   if (size_ == 1) return;
-  wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  wake_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   links_.resize(rank_ == 0 ? size_ : 1);
   states_.resize(size_);
   std::string invitation;
   communicator.checked([&] {
     if (rank_ != 0) return;
     token_ = random_token();
-    const Listener listener = listen_on_free_port();
-    listener_ = listener.socket;
-    invitation = fmt::format("{} {}", token_, listener.port);
+    listener_ = listen_on(0);
+    invitation = fmt::format("{} {}", token_, port_of(listener_));
     for (const std::string& address : own_addresses()) invitation += " " + address;
   });
   for (const std::string& text : communicator.all_gather_text(
@@ -132,10 +128,6 @@ Lifeline::~Lifeline() {
     done_ = true;
     thread_.join();
   }
-  for (const Link& link : links_)
-    if (link.socket >= 0) close(link.socket);
-  for (const int file : {listener_, wake_})
-    if (file >= 0) close(file);
 }
 
 void Lifeline::set_timeout(double seconds) {
@@ -170,7 +162,7 @@ int Lifeline::fail(const Failure& failure) {
   std::unique_lock lock(mutex_);
   failure_ = failure;
   failed_ = true;
-  eventfd_write(wake_, 1);
+  eventfd_write(wake_.get(), 1);
   while (true) changed_.wait(lock);
 }
 
@@ -181,7 +173,7 @@ void Lifeline::end() {
     const std::lock_guard lock(mutex_);
     goodbye_ = true;
   }
-  eventfd_write(wake_, 1);
+  eventfd_write(wake_.get(), 1);
   thread_.join();
 }
 
@@ -197,25 +189,28 @@ void Lifeline::call(const std::string& invitation) {
   std::string tried;
   for (const std::string& address : addresses) {
     std::string reason;
+    const Deadline deadline = std::chrono::steady_clock::now() +
+                              std::chrono::milliseconds(static_cast<int>(kCallSeconds * 1000));
     Link& link = links_[0];
     link = {};
-    link.socket = connect_to(address, port, kCallSeconds, reason);
-    if (link.socket >= 0) {
+    const Addresses place = resolve(address, port, reason);
+    if (place != nullptr) link.socket = connect_to(*place, deadline, reason);
+    if (link.socket.is_open()) {
       append(link, {hello, rank_, 0, 0, 0, 0}, token_);
-      flush(link);
+      link.transmit();
       // One answer, of a message without text.
       Message answer{};
-      if (wait_readable(link.socket, kCallSeconds) &&
-          recv(link.socket, &answer, sizeof(answer), 0) == sizeof(answer) && answer.kind == welcome)
+      if (wait_readable(link.socket, deadline) &&
+          recv(link.socket.get(), &answer, sizeof(answer), 0) == sizeof(answer) &&
+          answer.kind == welcome)
         break;
       reason = "something else answers there";
-      close(link.socket);
-      link.socket = -1;
+      link = {};
     }
     tried += fmt::format("{}{}: {}", tried.empty() ? "" : "; ", address, reason);
   }
   links_[0].heard = now();
-  if (links_[0].socket < 0)
+  if (!links_[0].socket.is_open())
     maxim::fail(
         "cannot reach rank 0 on {} over TCP, port {} ({}). The ranks watch over each other on "
         "connections to rank 0's host: a firewall between the hosts has to let them through",
@@ -226,28 +221,26 @@ void Lifeline::call(const std::string& invitation) {
 void Lifeline::serve() {
   std::vector<pollfd> waits;
   while (!done_) {
-    waits.assign({{wake_, POLLIN, 0}});
-    if (listener_ >= 0) waits.push_back({listener_, POLLIN, 0});
+    waits.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}});
     for (const std::vector<Link>* links : {&links_, &callers_})
       for (const Link& link : *links)
-        if (link.socket >= 0)
-          waits.push_back(
-              {link.socket, static_cast<short>(link.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+        waits.push_back({link.socket.get(),
+                         static_cast<short>(link.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
     poll(waits.data(), waits.size(), kTickMilliseconds);
     eventfd_t ignored;
-    eventfd_read(wake_, &ignored);
+    eventfd_read(wake_.get(), &ignored);
 
     // First what arrived, so that a record that was sent before a connection closed is read.
     for (size_t i = 0; i < links_.size() && !done_; ++i) {
       const int other = rank_ == 0 ? static_cast<int>(i) : 0;
       Link& link = links_[i];
-      if (link.socket < 0) continue;
-      const bool open = receive(link);
+      if (!link.socket.is_open()) continue;
+      const bool open = link.receive();
       read_messages(other, link);
       if (!open && !done_) lost(other, "died: it was killed, crashed or left early", false);
-      flush(link);
+      link.transmit();
     }
-    if (listener_ >= 0) accept_callers();
+    if (listener_.is_open()) accept_callers();
     if (!done_) look_at_own_side();
     if (!done_) watch();
   }
@@ -290,47 +283,33 @@ void Lifeline::look_at_own_side() {
 
 void Lifeline::accept_callers() {
   while (true) {
-    const int caller = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (caller < 0) break;
-    callers_.push_back({caller, "", "", now()});
+    Link caller;
+    caller.socket = accept_from(listener_);
+    caller.heard = now();
+    if (!caller.socket.is_open()) break;
+    callers_.push_back(std::move(caller));
   }
-  for (Link& caller : callers_) {
-    const bool open = receive(caller);
-    if (caller.in.size() >= sizeof(Message) + token_.size())
-      admit(caller);
-    else if (open && now() - caller.heard < kCallSeconds)
-      continue;
-    if (caller.socket >= 0) close(caller.socket);  // a stranger, or one who says nothing
-    caller.socket = -1;
-  }
-  std::erase_if(callers_, [](const Link& caller) { return caller.socket < 0; });
+  std::erase_if(callers_, [this](Link& caller) {
+    const bool open = caller.receive();
+    if (caller.in.size() < sizeof(Message) + token_.size())
+      return !open || now() - caller.heard >= kCallSeconds;  // a stranger, or one who says nothing
+    admit(caller);
+    return true;
+  });
 }
 
 void Lifeline::admit(Link& caller) {
   Message message;
   std::memcpy(&message, caller.in.data(), sizeof(message));
   if (message.kind != hello || message.rank < 1 || message.rank >= size_ ||
-      links_[message.rank].socket >= 0 || message.bytes != token_.size() ||
+      links_[message.rank].socket.is_open() || message.bytes != token_.size() ||
       caller.in.substr(sizeof(message)) != token_)
     return;
   Link& link = links_[message.rank];
-  link = {std::exchange(caller.socket, -1), "", "", now()};
+  link.socket = std::move(caller.socket);
+  link.heard = now();
   append(link, {welcome, 0, 0, 0, 0, 0}, "");
-  flush(link);
-}
-
-// Takes what has arrived. False when the connection is closed or broken.
-bool Lifeline::receive(Link& link) {
-  char buffer[16384];
-  while (true) {
-    const ssize_t bytes = recv(link.socket, buffer, sizeof(buffer), 0);
-    if (bytes > 0) {
-      link.in.append(buffer, bytes);
-      if (link.in.size() > 2 * kMostText) return true;  // read first
-    } else {
-      return bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-    }
-  }
+  link.transmit();
 }
 
 void Lifeline::read_messages(int rank, Link& link) {
@@ -356,15 +335,15 @@ void Lifeline::tell(int32_t kind, int32_t code, int64_t number, double waited,
   const Message message{kind, rank_, code, 0, number, waited};
   if (rank_ == 0) return handle_at_hub(0, message, text);
   append(links_[0], message, text);
-  flush(links_[0]);
+  links_[0].transmit();  // a broken connection is noticed when it is read
 }
 
 // From rank 0 to the others.
 void Lifeline::tell_all(int32_t kind, int32_t code, int64_t number, const std::string& text) {
   for (Link& link : links_) {
-    if (link.socket < 0) continue;
+    if (!link.socket.is_open()) continue;
     append(link, {kind, 0, code, 0, number, 0}, text);
-    flush(link);
+    link.transmit();
   }
 }
 
@@ -373,15 +352,6 @@ void Lifeline::append(Link& link, const Message& message, const std::string& tex
   whole.bytes = static_cast<uint32_t>(std::min<size_t>(text.size(), kMostText));
   link.out.append(reinterpret_cast<const char*>(&whole), sizeof(whole));
   link.out.append(text, 0, whole.bytes);
-}
-
-// Sends what the connection takes. A broken one is noticed when it is read.
-void Lifeline::flush(Link& link) {
-  while (link.socket >= 0 && !link.out.empty()) {
-    const ssize_t bytes = send(link.socket, link.out.data(), link.out.size(), MSG_NOSIGNAL);
-    if (bytes <= 0) break;
-    link.out.erase(0, bytes);
-  }
 }
 
 void Lifeline::handle_at_hub(int rank, const Message& message, const std::string& text) {
@@ -468,7 +438,7 @@ void Lifeline::watch() {
   }
   const double silence = std::max(timeout, kLeastSilence);
   for (size_t i = 0; i < links_.size(); ++i)
-    if (links_[i].socket >= 0 && now() - links_[i].heard > silence)
+    if (links_[i].socket.is_open() && now() - links_[i].heard > silence)
       lost(rank_ == 0 ? static_cast<int>(i) : 0,
            fmt::format("has not been heard of for {:.0f} s: it is stopped, or its host is lost",
                        silence),
@@ -553,11 +523,11 @@ void Lifeline::finish(int code, const std::string& errors, int victim) {
   if (rank_ == 0) {
     tell_all(finis, code, victim);
     // They close when they have read it; what does not fit into a connection is of no use now.
-    for (Link& link : links_) {
-      char byte;
-      const double until = now() + 0.2;
-      while (link.socket >= 0 && now() < until && wait_readable(link.socket, until - now()) &&
-             recv(link.socket, &byte, 1, 0) > 0) {
+    for (const Link& link : links_) {
+      char bytes[4096];
+      const Deadline until = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+      while (link.socket.is_open() && wait_readable(link.socket, until) &&
+             recv(link.socket.get(), bytes, sizeof(bytes), 0) > 0) {
       }
     }
   }

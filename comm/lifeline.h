@@ -27,6 +27,7 @@
 
 #include "comm/communicator.h"
 #include "comm/failure.h"
+#include "comm/sockets.h"
 
 namespace maxim {
 
@@ -72,9 +73,7 @@ class Lifeline {
     int64_t number;
     double waited;
   };
-  struct Link {
-    int socket = -1;
-    std::string in, out;
+  struct Link : Connection {
     Seconds heard = 0;
   };
   struct State {  // of a rank, as rank 0 knows it
@@ -89,13 +88,11 @@ class Lifeline {
   void look_at_own_side();
   void accept_callers();
   void admit(Link& caller);
-  bool receive(Link& link);
   void read_messages(int rank, Link& link);
   void tell(int32_t kind, int32_t code = 0, int64_t number = 0, double waited = 0,
             const std::string& text = "");
   void tell_all(int32_t kind, int32_t code = 0, int64_t number = 0, const std::string& text = "");
   void append(Link& link, const Message& message, const std::string& text);
-  void flush(Link& link);
   void handle_at_hub(int rank, const Message& message, const std::string& text);
   void handle(const Message& message, const std::string& text);
   void pause(int signal);
@@ -110,7 +107,7 @@ class Lifeline {
   const int rank_, size_;
   std::vector<Member> members_;
   std::string token_;
-  int listener_ = -1, wake_ = -1;
+  Descriptor listener_, wake_;
 
   // Of the thread.
   std::vector<Link> links_;    // rank 0: [size], by rank; else [1], to rank 0

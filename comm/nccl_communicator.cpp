@@ -65,7 +65,7 @@ void demand_own_gpus(Communicator& host) {
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(CudaDevice& device, Communicator& host, double seconds)
-      : device_(device), host_(host), seconds_(seconds), stream_(device.stream()) {
+      : device_(device), host_(host), patience_(seconds), stream_(device.stream()) {
     int nccl = 0, runtime = 0;
     check(ncclGetVersion(&nccl), "ncclGetVersion");
     cuda_check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
@@ -201,9 +201,9 @@ class NcclCommunicator final : public Communicator {
     while (result == ncclInProgress) {
       check(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError");
       if (result != ncclInProgress) break;
-      if (seconds_since(start) > seconds_) {
+      if (seconds_since(start) > patience_) {
         failed_ = true;
-        fail("{}: a rank did not answer within {} seconds", call, seconds_);
+        fail("{}: a rank did not answer within {} seconds", call, patience_);
       }
       std::this_thread::yield();
     }
@@ -239,9 +239,9 @@ class NcclCommunicator final : public Communicator {
     ncclResult_t state = ncclSuccess;
     check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
     if (state != ncclInProgress) check(state, "a collective");
-    if (waited <= seconds_) return;
+    if (waited <= patience_) return;
     failed_ = true;
-    fail("the device was not done within {} seconds: a rank is missing in a collective", seconds_);
+    fail("the device was not done within {} seconds: a rank is missing in a collective", patience_);
   }
 
   // Cleanly if nothing failed. A peer that is gone makes that impossible, so it has a time limit,
@@ -264,8 +264,8 @@ class NcclCommunicator final : public Communicator {
 
   CudaDevice& device_;
   Communicator& host_;
-  const double seconds_;
-  cudaStream_t stream_;  // of the next collective: the device's, or second_ within beside()
+  const double patience_;  // seconds for an answer of the other ranks
+  cudaStream_t stream_;    // of the next collective: the device's, or second_ within beside()
   cudaStream_t second_ = nullptr;
   cudaEvent_t begun_ = nullptr, ended_ = nullptr;
   ncclComm_t comm_ = nullptr;

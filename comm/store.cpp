@@ -1,9 +1,5 @@
 #include "comm/store.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netdb.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -46,12 +42,6 @@ void append_text(std::string& bytes, const std::string& text) {
   bytes += text;
 }
 
-// Milliseconds for poll.
-int left_until(Deadline deadline) {
-  const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
-}
-
 // Thrown while a request is being read.
 struct Incomplete {};  // its rest has not arrived
 struct Garbage {};     // it is none
@@ -83,10 +73,8 @@ class Reader {
   size_t at_ = 0;
 };
 
-struct Client {
-  Descriptor socket;
+struct Client : Connection {
   bool valid = false;              // said the magic number
-  std::string in, out;             // not yet understood, not yet sent
   std::vector<std::string> waits;  // for these keys
 };
 
@@ -137,13 +125,8 @@ size_t handle(Table& table, Client& client) {
   return reader.at();
 }
 
-// Reads what there is and handles what is complete. False: the client is gone, or is none.
-bool receive(Table& table, Client& client) {
-  char buffer[4096];
-  const ssize_t bytes = recv(client.socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
-  if (bytes < 0) return errno == EAGAIN || errno == EINTR;
-  if (bytes == 0) return false;
-  client.in.append(buffer, bytes);
+// Handles what has arrived whole. False: the client is none.
+bool handle_all(Table& table, Client& client) {
   try {
     while (!client.in.empty()) client.in.erase(0, handle(table, client));
   } catch (const Incomplete&) {
@@ -153,91 +136,14 @@ bool receive(Table& table, Client& client) {
   return true;
 }
 
-bool transmit(Client& client) {
-  if (client.out.empty()) return true;
-  const ssize_t bytes = ::send(client.socket.get(), client.out.data(), client.out.size(),
-                               MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (bytes < 0) return errno == EAGAIN || errno == EINTR;
-  client.out.erase(0, bytes);
-  return true;
-}
-
-void send_at_once(int socket) {
-  const int on = 1;
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
-std::string numeric(const sockaddr_storage& address, socklen_t length) {
-  char text[NI_MAXHOST] = "";
-  getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, text, sizeof(text), nullptr, 0,
-              NI_NUMERICHOST);
-  const std::string name = text;
-  return name.rfind("::ffff:", 0) == 0 ? name.substr(7) : name;  // IPv4 through an IPv6 socket
-}
-
-std::string local_address_of(int socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length);
-  return numeric(address, length);
-}
-
-// A list of getaddrinfo, freed at the end.
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-// Null with the reason when there is no such host.
-Addresses resolve(const std::string& host, int port, int type, std::string& reason) {
-  addrinfo hints{};
-  hints.ai_socktype = type;
-  addrinfo* list = nullptr;
-  const int status = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
-  if (status != 0) reason = fmt::format("its name is not known here ({})", gai_strerror(status));
-  return Addresses(status == 0 ? list : nullptr, &freeaddrinfo);
-}
-
-bool connect_within(int socket, const addrinfo& address, Deadline deadline, std::string& reason) {
-  int error = connect(socket, address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
-  if (error == EINPROGRESS) {
-    pollfd wait = {socket, POLLOUT, 0};
-    socklen_t length = sizeof(error);
-    if (poll(&wait, 1, left_until(deadline)) <= 0)
-      error = ETIMEDOUT;
-    else
-      getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
-  }
-  if (error != 0) reason = std::strerror(error);
-  return error == 0;
-}
-
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (number_ >= 0) close(number_);
-}
-
 std::unique_ptr<StoreServer> StoreServer::listen(int port) {
-  // One socket for IPv6 and IPv4; where the host has no IPv6, for IPv4 alone.
-  Descriptor socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const bool both = socket.get() >= 0;
-  if (!both) socket = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1, off = 0;
-  setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (both) setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-  sockaddr_in6 six{};
-  six.sin6_family = AF_INET6;
-  six.sin6_port = htons(static_cast<uint16_t>(port));
-  sockaddr_in four{};
-  four.sin_family = AF_INET;
-  four.sin_port = six.sin6_port;
-  const int status = both ? bind(socket.get(), reinterpret_cast<sockaddr*>(&six), sizeof(six))
-                          : bind(socket.get(), reinterpret_cast<sockaddr*>(&four), sizeof(four));
-  if (status != 0 || ::listen(socket.get(), SOMAXCONN) != 0) {
-    if (errno == EADDRINUSE) return nullptr;
-    fail("rank 0 cannot listen on MASTER_PORT {}: {}", port, std::strerror(errno));
-  }
+  Descriptor listener = listen_on(port);
+  if (!listener.is_open()) return nullptr;
   Descriptor stop(eventfd(0, EFD_CLOEXEC));
-  if (stop.get() < 0) fail("eventfd failed: {}", std::strerror(errno));
-  return std::unique_ptr<StoreServer>(new StoreServer(std::move(socket), std::move(stop)));
+  if (!stop.is_open()) fail("eventfd failed: {}", std::strerror(errno));
+  return std::unique_ptr<StoreServer>(new StoreServer(std::move(listener), std::move(stop)));
 }
 
 StoreServer::StoreServer(Descriptor listener, Descriptor stop)
@@ -246,13 +152,6 @@ StoreServer::StoreServer(Descriptor listener, Descriptor stop)
 StoreServer::~StoreServer() {
   eventfd_write(stop_.get(), 1);
   thread_.join();
-}
-
-int StoreServer::port() const {
-  sockaddr_in6 address{};  // the port stands at the same place in a sockaddr_in
-  socklen_t length = sizeof(address);
-  getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  return ntohs(address.sin6_port);
 }
 
 void StoreServer::serve() {
@@ -269,23 +168,23 @@ void StoreServer::serve() {
                        static_cast<short>(client.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
     if (poll(waits.data(), waits.size(), end ? left_until(*end) : -1) < 0) continue;
     if (waits[0].revents != 0) end = Clock::now() + kFarewell;
-    for (size_t i = 0; i < clients.size(); ++i)
-      if (waits[i + 2].revents != 0 && !receive(table, clients[i]))
-        clients[i].socket = Descriptor();
+    for (size_t i = 0; i < clients.size(); ++i) {
+      if (waits[i + 2].revents == 0) continue;
+      const bool open = clients[i].receive();
+      if (!handle_all(table, clients[i]) || !open) clients[i].socket = Descriptor();
+    }
     for (Client& client : clients) {
       answer_wait(table, client);
-      if (client.socket.get() >= 0 && !transmit(client)) client.socket = Descriptor();
+      if (client.socket.is_open() && !client.transmit()) client.socket = Descriptor();
     }
-    std::erase_if(clients, [](const Client& client) { return client.socket.get() < 0; });
+    std::erase_if(clients, [](const Client& client) { return !client.socket.is_open(); });
     if (waits[1].revents == 0) continue;
     Client client;
-    client.socket = Descriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (client.socket.get() >= 0) {
-      send_at_once(client.socket.get());
+    client.socket = accept_from(listener_);
+    if (client.socket.is_open())
       clients.push_back(std::move(client));
-    } else if (errno == EMFILE || errno == ENFILE) {
+    else if (errno == EMFILE || errno == ENFILE)
       std::this_thread::sleep_for(milliseconds(10));  // the listener stays readable
-    }
   }
 }
 
@@ -294,7 +193,7 @@ Store::Store(const std::string& host, int port, const std::string& prefix, Deadl
   std::string reason;
   while (true) {
     socket_ = try_connect(host, port, deadline, reason);
-    if (socket_.get() >= 0) return;
+    if (socket_.is_open()) return;
     if (Clock::now() + kRetry >= deadline) break;
     std::this_thread::sleep_for(kRetry);
   }
@@ -304,24 +203,12 @@ Store::Store(const std::string& host, int port, const std::string& prefix, Deadl
 
 Descriptor Store::try_connect(const std::string& host, int port, Deadline deadline,
                               std::string& reason) {
-  const Addresses addresses = resolve(host, port, SOCK_STREAM, reason);
+  const Addresses addresses = resolve(host, port, reason);
   for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-    Descriptor socket(::socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     // A host that drops what is sent to it must not take the time of the other addresses.
     const Deadline patience = std::min(deadline, Clock::now() + kPingPatience);
-    if (socket.get() < 0 || !connect_within(socket.get(), *a, patience, reason)) continue;
-    // Connecting to a free port of this host can meet itself.
-    if (sockaddr_storage mine{}, peer{}; true) {
-      socklen_t m = sizeof(mine), p = sizeof(peer);
-      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&mine), &m);
-      getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &p);
-      if (m == p && std::memcmp(&mine, &peer, m) == 0) {
-        reason = std::strerror(ECONNREFUSED);
-        continue;
-      }
-    }
-    send_at_once(socket.get());
-    std::swap(socket_, socket);
+    socket_ = connect_to(*a, patience, reason);
+    if (!socket_.is_open()) continue;
     const auto nonce = static_cast<uint32_t>(getpid());
     std::string hello(1, kValidate);
     append(hello, kMagic);
@@ -359,7 +246,7 @@ bool Store::get(std::string& value, const std::string& key, Deadline deadline) {
   append_text(request, prefix_ + key);
   write(request);
   // After a wait in vain nothing is read any more: the late answer would be taken for another's.
-  if (!wait_readable(deadline)) return false;
+  if (!wait_readable(socket_, deadline)) return false;
   uint8_t ready = 1;
   read(&ready, sizeof(ready), deadline);
   if (ready != 0) fail("the rendezvous at {} answered a wait with {}", place_, ready);
@@ -385,17 +272,6 @@ int64_t Store::add(const std::string& key, int64_t value, Deadline deadline) {
   return sum;
 }
 
-std::string Store::local_address() const { return local_address_of(socket_.get()); }
-
-bool Store::wait_readable(Deadline deadline) const {
-  while (true) {
-    pollfd wait = {socket_.get(), POLLIN, 0};
-    const int ready = poll(&wait, 1, left_until(deadline));
-    if (ready > 0) return true;
-    if (ready == 0) return false;
-  }
-}
-
 void Store::write(const std::string& bytes) {
   size_t sent = 0;
   while (sent < bytes.size()) {
@@ -414,7 +290,7 @@ void Store::write(const std::string& bytes) {
 void Store::read(void* data, size_t bytes, Deadline deadline) {
   char* to = static_cast<char*>(data);
   while (bytes > 0) {
-    if (!wait_readable(deadline)) fail("the rendezvous at {} does not answer", place_);
+    if (!wait_readable(socket_, deadline)) fail("the rendezvous at {} does not answer", place_);
     const ssize_t n = recv(socket_.get(), to, bytes, 0);
     if (n > 0) {
       to += n;
@@ -424,21 +300,6 @@ void Store::read(void* data, size_t bytes, Deadline deadline) {
            n == 0 ? std::string() : fmt::format(": {}", std::strerror(errno)));
     }
   }
-}
-
-std::string route_to(const std::string& address) {
-  std::string reason;
-  const Addresses list = resolve(address, 9, SOCK_DGRAM, reason);
-  if (list == nullptr) fail("{}: {}", address, reason);
-  // Connecting a datagram socket sends nothing; it picks the way.
-  const Descriptor socket(::socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (connect(socket.get(), list->ai_addr, list->ai_addrlen) != 0)
-    fail("this host does not reach {}: {}", address, std::strerror(errno));
-  return local_address_of(socket.get());
-}
-
-bool is_loopback(const std::string& address) {
-  return address == "::1" || address.rfind("127.", 0) == 0;
 }
 
 }  // namespace maxim

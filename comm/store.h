@@ -10,32 +10,14 @@
 //                           13 ping(u32) -> u32
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
+
+#include "comm/sockets.h"
 
 namespace maxim {
-
-using Deadline = std::chrono::steady_clock::time_point;
-
-// A socket or another descriptor, closed at the end.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~Descriptor();
-  int get() const { return number_; }
-
- private:
-  int number_;
-};
 
 // Serves the table from a thread of its own. What is not the protocol closes its own connection and
 // nothing else.
@@ -45,7 +27,7 @@ class StoreServer {
   static std::unique_ptr<StoreServer> listen(int port);
   // Waits up to a second for the clients to leave, so that they read what was set last.
   ~StoreServer();
-  int port() const;
+  int port() const { return port_of(listener_); }
 
  private:
   StoreServer(Descriptor listener, Descriptor stop);
@@ -70,22 +52,17 @@ class Store {
 
   // The address by which this host reaches the store: what its other ranks can reach, unless the
   // store is on this host.
-  std::string local_address() const;
+  std::string local_address() const { return local_address_of(socket_); }
   const std::string& place() const { return place_; }  // "HOST:PORT"
 
  private:
   // The descriptor of a connection that answered a ping, or none with the reason.
   Descriptor try_connect(const std::string& host, int port, Deadline deadline, std::string& reason);
-  bool wait_readable(Deadline deadline) const;
   void write(const std::string& bytes);
   void read(void* data, size_t bytes, Deadline deadline);
 
   std::string place_, prefix_;
   Descriptor socket_;
 };
-
-// The address from which this host reaches `address` (both numeric).
-std::string route_to(const std::string& address);
-bool is_loopback(const std::string& address);
 
 }  // namespace maxim

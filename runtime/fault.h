@@ -1,9 +1,9 @@
 // Faults on purpose, to see how a job ends: MAXIM_FAULT=rank:step:kind in the environment.
 //
-//   exit, kill, stop, throw     before the step: leaves with exit code 0, SIGKILL, SIGSTOP, an
-//   Error nan                         the step's gradient has a NaN failed-alloc                the
-//   step's first piece of memory is refused slow-write, failed-write    the first write of weights
-//   from this step on takes 8 s, or fails
+// - exit, kill, stop, throw: before the step it exits with 0, gets SIGKILL or SIGSTOP, or fails;
+// - nan: the step's gradient has a NaN;
+// - failed-alloc: the step's first piece of memory is refused;
+// - slow-write, failed-write: the first write of weights from this step on takes 8 s, or fails.
 //
 // Each happens once. Unset, a hook is the comparison of an int.
 #pragma once

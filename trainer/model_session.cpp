@@ -163,8 +163,9 @@ std::unique_ptr<ModelSession> open_model(const ModelOptions& options, bool with_
   });
   std::string facts;
   communicator.checked([&] {
-    facts = model_facts(options.model_name_or_path, session->tokenizer_directory(),
-                        session->parameters());
+    if (communicator.size() > 1)  // all files are read for it
+      facts = model_facts(options.model_name_or_path, session->tokenizer_directory(),
+                          session->parameters());
   });
   communicator.demand_same(facts);
   session->connect(communicator, world.timeout);

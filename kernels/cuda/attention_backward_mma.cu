@@ -3,11 +3,10 @@
 // computes m p and d_s of 32 keys at a time, with one exp2 a score. Both pass to d_q in registers,
 // and to d_k and d_v, which sum over all rows, through shared memory.
 //
-//   longest <= 256   a block has a head, if shared memory holds it: for each 64 keys the warps
-//   leave
-//            m p and d_s of their rows in shared memory and add to d_q in registers; then they
-//            share d_v = (m p)^T d_out and d_k = d_s^T q of those keys. Each score is computed
-//            once: 10 r n d FLOPs a head of r rows and n keys
+//   short    (256 rows at most, where shared memory holds them) a block has a head: for each 64
+//            keys the warps leave m p and d_s of their rows in shared memory and add to d_q in
+//            registers; then they share d_v = (m p)^T d_out and d_k = d_s^T q of those keys. Each
+//            score is computed once: 10 r n d FLOPs a head of r rows and n keys
 //   longer   d_k and d_v by blocks of 64 keys that go through the query rows, d_q by blocks of 128
 //            rows that go through the keys: 14 r n d FLOPs. delta waits in d_q until d_q is
 //            written, so that no memory is taken

@@ -5,9 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <vector>
 
 #include "comm/host.h"
@@ -27,17 +24,6 @@ struct Ended {
   int left;                         // processes of the job that still run
 };
 
-// Processes whose command line holds `mark`. (One that ended, but was not waited for, has none.)
-int processes_with(const std::string& mark) {
-  int count = 0;
-  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
-    std::ifstream file(entry.path() / "cmdline");
-    const std::string line((std::istreambuf_iterator<char>(file)), {});
-    if (line.find(mark) != std::string::npos) ++count;
-  }
-  return count;
-}
-
 // No ranks: without mpirun.
 Ended run_failing(int ranks, const std::string& mode,
                   const std::vector<std::string>& environment = {}) {
@@ -51,12 +37,8 @@ Ended run_failing(int ranks, const std::string& mode,
   options.ranks = std::max(1, ranks);
   options.environment = environment;
   const RunResult result = run(command, options);
-  Ended ended{result.exit_code, result.seconds, {}, processes_with(mark)};
-  // mpirun has its own lines that begin with "error"; ours have the colon.
-  std::istringstream lines(result.err);
-  for (std::string line; std::getline(lines, line);)
-    if (line.rfind("error: ", 0) == 0) ended.errors.push_back(line);
-  return ended;
+  return {result.exit_code, result.seconds, errors_of(result),
+          static_cast<int>(processes_with(mark).size())};
 }
 
 struct Expected {

@@ -9,11 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <sstream>
 #include <thread>
 
 #include "comm/host.h"
-#include "comm/sockets.h"
 #include "runtime/files.h"
 #include "tests/apps/run.h"
 #include "tests/apps/train_data.h"
@@ -24,11 +22,6 @@ using namespace maxim_tests;
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string read_process_file(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 struct Job {
   TemporaryDirectory directory;
@@ -51,16 +44,14 @@ struct Job {
   }
 
   // Processes of the job: mpirun's, or those of the rank (-1: of all ranks).
-  std::vector<pid_t> processes(const char* program, int rank = -1) const {
-    std::vector<pid_t> found;
-    for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
-      const std::string line = read_process_file(entry.path() / "cmdline");
-      if (line.rfind(program, 0) != 0 || line.find(output) == line.npos) continue;
-      const std::string mine = fmt::format("OMPI_COMM_WORLD_RANK={}", rank) + '\0';
-      if (rank >= 0 && read_process_file(entry.path() / "environ").find(mine) == std::string::npos)
-        continue;
-      found.push_back(std::stoi(entry.path().filename()));
-    }
+  std::vector<int> processes(const char* program, int rank = -1) const {
+    std::vector<int> found = processes_with(output, program);
+    const std::string mine = fmt::format("OMPI_COMM_WORLD_RANK={}", rank) + '\0';
+    std::erase_if(found, [&](int process) {
+      std::ifstream file(fmt::format("/proc/{}/environ", process));
+      const std::string variables((std::istreambuf_iterator<char>(file)), {});
+      return rank >= 0 && variables.find(mine) == std::string::npos;
+    });
     return found;
   }
 
@@ -84,14 +75,6 @@ struct Job {
     CHECK(result.exit_code == 0);
   }
 };
-
-std::vector<std::string> errors_of(const RunResult& result) {
-  std::vector<std::string> errors;
-  std::istringstream lines(result.err);
-  for (std::string line; std::getline(lines, line);)
-    if (line.rfind("error: ", 0) == 0) errors.push_back(line);
-  return errors;
-}
 
 void report(const std::string& what, double seconds) {
   if (std::getenv("MAXIM_TIMES") != nullptr) fmt::print("{:<40} {:.2f} s\n", what, seconds);
@@ -124,11 +107,11 @@ RunResult run_signalled(const Job& job, int rank, const std::vector<int>& signal
   if (!fault.empty()) options.environment = {"MAXIM_FAULT=" + fault};
   std::thread runner([&] { result = run(job.command, options); });
   for (int i = 0; i < 200 && job.saved_steps() < 4; ++i) usleep(50'000);
-  const std::vector<pid_t> targets =
+  const std::vector<int> targets =
       rank == -2 ? job.processes("mpirun") : job.processes("./train", rank);
   for (size_t i = 0; i < signals.size(); ++i) {
     if (i > 0) usleep(500'000);
-    for (const pid_t target : targets) kill(target, signals[i]);
+    for (const int target : targets) kill(target, signals[i]);
   }
   const auto start = std::chrono::steady_clock::now();
   runner.join();
@@ -172,14 +155,12 @@ TEST_CASE("fault: without mpirun the ranks end each other too", "[fault]") {
                         Case{"2:3:throw", "1\n1\n1\n", "rank 2 on {}: MAXIM_FAULT"},
                         Case{"1:3:stop", "1\n137\n1\n", "rank 1 on {} has not been heard of"}}) {
     const Job job({"--max_steps", "6", "--save_steps", "2", "--timeout", "3"});
-    const maxim::Listener free_port = maxim::listen_on_free_port();
-    close(free_port.socket);
     std::string command;
     for (const std::string& word : job.command) command += word + " ";
     const std::string script = fmt::format(
         "for r in 0 1 2; do RANK=$r WORLD_SIZE=3 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 "
         "MASTER_PORT={} {} & ranks=\"$ranks $!\"; done; for r in $ranks; do wait $r; echo $?; done",
-        free_port.port, command);
+        free_port(), command);
     const RunResult result =
         run({"sh", "-c", script}, {.environment = {std::string("MAXIM_FAULT=") + c.fault}});
     INFO(c.fault << "\n" << result.err);
@@ -254,7 +235,7 @@ TEST_CASE("fault: ranks that see other files, or none, are refused by name", "[f
   fs::remove(second / "rows.tsv");
   check_named("rows.tsv");
   maxim::write_text(second / "rows.tsv", training_rows(20, 1));
-  std::string weights = read_process_file(second / "model/model.safetensors");
+  std::string weights = maxim::read_text(second / "model/model.safetensors");
   weights.back() = static_cast<char>(weights.back() ^ 1);  // the last number's exponent
   maxim::write_text(second / "model/model.safetensors", weights);
   check_named("the ranks differ");

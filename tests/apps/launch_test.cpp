@@ -24,12 +24,6 @@ std::string mpi_tests() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "mpi_tests";
 }
 
-// A port for one job of this test program.
-int next_port() {
-  static int jobs = 0;
-  return 30000 + getpid() % 2000 * 10 + jobs++ % 10;
-}
-
 Words master(int port) { return {"MASTER_ADDR=127.0.0.1", fmt::format("MASTER_PORT={}", port)}; }
 
 Words rank_of(int rank, int size, Words more) {
@@ -97,13 +91,13 @@ TEST_CASE("launch: by variables the weights are mpirun's, bit for bit", "[launch
 }
 
 TEST_CASE("launch: a missing rank, and a missing rank 0", "[launch]") {
-  const Words m = master(next_port()), n = master(next_port());
+  const Words m = master(free_port()), n = master(free_port());
   check_ends({rank_of(0, 3, m), rank_of(2, 3, m)}, 1, "missing: 1");
   check_ends({rank_of(1, 3, n), rank_of(2, 3, n)}, 1, "Connection refused");
 }
 
 TEST_CASE("launch: ranks that do not fit together", "[launch]") {
-  const Words m = master(next_port()), n = master(next_port()), o = master(next_port());
+  const Words m = master(free_port()), n = master(free_port()), o = master(free_port());
   check_ends({rank_of(0, 3, m), rank_of(1, 3, m), rank_of(1, 3, m)}, 2,
              "two processes have RANK 1");
   check_ends({rank_of(0, 2, n), rank_of(0, 2, n)}, 2, "two processes have RANK 0");
@@ -111,19 +105,19 @@ TEST_CASE("launch: ranks that do not fit together", "[launch]") {
 }
 
 TEST_CASE("launch: wrong variables end every rank at once", "[launch]") {
-  const Words m = master(next_port());
+  const Words m = master(free_port());
   check_ends({rank_of(2, 2, m)}, 2, "RANK=2 is not below WORLD_SIZE=2");
   check_ends({{"RANK=0", "WORLD_SIZE=2"}}, 2, "MASTER_ADDR, MASTER_PORT are missing");
   check_ends({{"RANK=zero", "WORLD_SIZE=2"}}, 2, "RANK='zero'");
 }
 
 TEST_CASE("launch: a master that does not exist", "[launch]") {
-  const Words m = {"MASTER_ADDR=no-such-host.invalid", fmt::format("MASTER_PORT={}", next_port())};
+  const Words m = {"MASTER_ADDR=no-such-host.invalid", fmt::format("MASTER_PORT={}", free_port())};
   check_ends({rank_of(0, 2, m), rank_of(1, 2, m)}, 1, "its name is not known");
 }
 
 TEST_CASE("launch: two jobs at once", "[launch]") {
-  const Words m = master(next_port()), n = master(next_port());
+  const Words m = master(free_port()), n = master(free_port());
   for (const RunResult& result :
        start({rank_of(0, 2, m), rank_of(0, 2, n), rank_of(1, 2, n), rank_of(1, 2, m)},
              {mpi_tests(), "--fail", "none", "mark", "--timeout", "20"})) {
@@ -133,7 +127,7 @@ TEST_CASE("launch: two jobs at once", "[launch]") {
 }
 
 TEST_CASE("launch: Slurm's variables with a master", "[launch]") {
-  const Words m = master(next_port());
+  const Words m = master(free_port());
   std::vector<Words> tasks(2, m);
   for (int r = 0; r < 2; ++r)
     for (const std::string& variable :

@@ -9,8 +9,13 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 #include <stdexcept>
 
+#include "comm/sockets.h"
 #include "tests/catch.h"
 
 namespace maxim_tests {
@@ -160,6 +165,27 @@ void check_refused(const std::vector<std::string>& command, const std::vector<st
     }
   }
 }
+
+std::vector<std::string> errors_of(const RunResult& result) {
+  std::vector<std::string> errors;
+  std::istringstream lines(result.err);
+  for (std::string line; std::getline(lines, line);)
+    if (line.rfind("error: ", 0) == 0) errors.push_back(line);
+  return errors;
+}
+
+std::vector<int> processes_with(const std::string& mark, const std::string& program) {
+  std::vector<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "cmdline");
+    const std::string line((std::istreambuf_iterator<char>(file)), {});
+    if (line.rfind(program, 0) == 0 && line.find(mark) != std::string::npos)
+      found.push_back(std::stoi(entry.path().filename()));
+  }
+  return found;
+}
+
+int free_port() { return maxim::port_of(maxim::listen_on(0)); }
 
 RunResult run_well(const std::vector<std::string>& command, const RunOptions& options) {
   const RunResult result = run(command, options);

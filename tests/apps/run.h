@@ -31,6 +31,17 @@ int count_of(const std::string& text, const std::string& part);
 // on standard output, and one error message that has all of `words`.
 void check_refused(const std::vector<std::string>& command, const std::vector<std::string>& words);
 
+// The lines of standard error that start with "error: ". (mpirun has lines of its own that begin
+// with "error"; ours have the colon.)
+std::vector<std::string> errors_of(const RunResult& result);
+
+// Numbers of the processes whose command line begins with `program` and has `mark`. (One that
+// ended, but was not waited for, has none.)
+std::vector<int> processes_with(const std::string& mark, const std::string& program = "");
+
+// A TCP port that nobody had a moment ago.
+int free_port();
+
 // Checks exit code 0 and returns the result.
 RunResult run_well(const std::vector<std::string>& command, const RunOptions& options = {});
 

@@ -206,9 +206,10 @@ ncclResult_t add(Call call) {
     throw Fault(fmt::format("{}: a stream of device {}, a communicator of device {}", name,
                             call.stream->device, call.comm->device));
   if (call.root < 0 || call.root >= call.comm->size) return ncclInvalidArgument;
-  if (call.in_bytes == 0) return ncclSuccess;
-  if (call.in != nullptr) maxim_emulated::require_device_memory(name, call.in, call.in_bytes);
-  if (call.out != nullptr) maxim_emulated::require_device_memory(name, call.out, call.out_bytes);
+  if (call.in != nullptr && call.in_bytes > 0)
+    maxim_emulated::require_device_memory(name, call.in, call.in_bytes);
+  if (call.out != nullptr && call.out_bytes > 0)
+    maxim_emulated::require_device_memory(name, call.out, call.out_bytes);
   calls.push_back(std::move(call));
   return group_depth > 0 ? ncclSuccess : run(std::exchange(calls, {}));
 }
