@@ -1,5 +1,10 @@
-// The same global batch gives the same loss, gradient norm and weights on 1, 2, 3 and 4 ranks,
+// The same global batch gives the same loss, gradient norm and weights on 1, 2, 3, 4 and 8 ranks,
 // dropout on; and the same bits when repeated.
+//
+// The bounds hold while every query token has the same winner. Rounding differs with the number of
+// ranks, so a document's two best tokens that score within an ulp of each other may change places:
+// then the gradient norm of that step jumps by up to 1e-4, which no float32 program can avoid. The
+// texts here have no such tie.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -16,7 +21,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-constexpr int kGlobalBatch = 12;
+constexpr int kGlobalBatch = 24;
 
 // Trains tiny_bert and returns the output directory.
 std::string train(const TemporaryDirectory& directory, const std::string& file, int ranks,
@@ -36,7 +41,7 @@ std::string train(const TemporaryDirectory& directory, const std::string& file, 
                                       "--attention_dropout",
                                       "0.1",
                                       "--learning_rate",
-                                      "1e-3",
+                                      "1e-4",
                                       "--logging_steps",
                                       "1",
                                       "--log_row_ids",
@@ -58,15 +63,17 @@ std::string train(const TemporaryDirectory& directory, const std::string& file, 
 // Largest |a - b| of all weights but the key biases, whose true gradient is zero: Adam makes steps
 // of the size of the learning rate from their rounding noise.
 double largest_difference(const std::string& a, const std::string& b) {
-  const maxim::SafetensorsFile x(a + "/model.safetensors"), y(b + "/model.safetensors");
   double largest = 0;
-  for (const auto& [name, entry] : x.entries()) {
-    if (name.find("key.bias") != std::string::npos) continue;
-    std::vector<float> u(entry.elements()), v(entry.elements());
-    maxim::read_as_float(x, name, u.data());
-    maxim::read_as_float(y, name, v.data());
-    for (size_t i = 0; i < u.size(); ++i)
-      largest = std::max(largest, std::abs(static_cast<double>(u[i]) - v[i]));
+  for (const char* file : {"/model.safetensors", "/1_Dense/model.safetensors"}) {
+    const maxim::SafetensorsFile x(a + file), y(b + file);
+    for (const auto& [name, entry] : x.entries()) {
+      if (name.find("key.bias") != std::string::npos) continue;
+      std::vector<float> u(entry.elements()), v(entry.elements());
+      maxim::read_as_float(x, name, u.data());
+      maxim::read_as_float(y, name, v.data());
+      for (size_t i = 0; i < u.size(); ++i)
+        largest = std::max(largest, std::abs(static_cast<double>(u[i]) - v[i]));
+    }
   }
   return largest;
 }
@@ -80,24 +87,23 @@ void check_same_training(const std::string& one, const std::string& many) {
     CHECK(a[i]["row_ids"] == b[i]["row_ids"]);
     CHECK(a[i]["rows"] == b[i]["rows"]);
     CHECK(a[i]["tokens"] == b[i]["tokens"]);
-    CHECK(b[i]["loss"].get<double>() == Approx(a[i]["loss"].get<double>()).epsilon(1e-5));
-    CHECK(b[i]["grad_norm"].get<double>() == Approx(a[i]["grad_norm"].get<double>()).epsilon(1e-5));
+    CHECK(b[i]["loss"].get<double>() == Approx(a[i]["loss"].get<double>()).epsilon(1e-6));
+    CHECK(b[i]["grad_norm"].get<double>() == Approx(a[i]["grad_norm"].get<double>()).epsilon(1e-6));
   }
-  // AdamW divides by the gradient's own size, so entries near rounding noise may move by a part of
-  // the rate (1e-3) a step; all others agree far better.
-  CHECK(largest_difference(one, many) < 1e-4);
+  CHECK(largest_difference(one, many) < 1e-5);
 }
 
 }  // namespace
 
 TEST_CASE("world size changes nothing", "[train][ranks]") {
   const int negatives = GENERATE(0, 1, 3);
-  // 2 epochs of 12 + 12 + 2 rows: on 4 ranks the last batch leaves two ranks without rows.
+  // 2 epochs of 24 + 24 + 4 rows: the last batch leaves 4 of 8 ranks without rows, others with one.
   const TemporaryDirectory directory;
   const std::string file = directory.file("rows.tsv");
-  maxim::write_text(file, training_rows(26, negatives));
+  maxim::write_text(file, training_rows(52, negatives));
   const std::string one = train(directory, file, 1, "one");
-  for (const int ranks : {2, 3, 4}) {
+  CHECK(largest_difference(one, train(directory, file, 1, "first", {"--max_steps", "1"})) > 1e-4);
+  for (const int ranks : {2, 3, 4, 8}) {
     INFO(ranks << " ranks, " << negatives << " negatives");
     check_same_training(one, train(directory, file, ranks, "ranks" + std::to_string(ranks)));
   }
@@ -153,44 +159,32 @@ TEST_CASE("a sharded optimizer trains to the same bits, in any buckets", "[train
   }
 }
 
-TEST_CASE("eight ranks, more than cores and some without rows", "[train][ranks]") {
-  const TemporaryDirectory directory;
-  const std::string file = directory.file("rows.tsv");
-  maxim::write_text(file, training_rows(26, 1));
-  const std::vector<std::string> one_flags = {"--per_device_train_batch_size", "16"};
-  const std::string one = train(directory, file, 1, "one", one_flags);
-  check_same_training(one,
-                      train(directory, file, 8, "eight", {"--per_device_train_batch_size", "2"}));
-}
-
 TEST_CASE("accumulation is world-size invariant and adds no candidates", "[train][ranks]") {
   const TemporaryDirectory directory;
   const std::string file = directory.file("rows.tsv");
-  maxim::write_text(file, training_rows(50, 1));
+  maxim::write_text(file, training_rows(100, 1));
   const std::vector<std::string> flags = {"--gradient_accumulation_steps", "2"};
   const std::string one = train(directory, file, 1, "one", flags);
   check_same_training(one, train(directory, file, 3, "three", flags));
-  CHECK(records(one, "start")[0]["candidates_per_query"] == 24);
-  CHECK(records(one, "step")[0]["rows"] == 24);
+  CHECK(records(one, "start")[0]["candidates_per_query"] == 48);
+  CHECK(records(one, "step")[0]["rows"] == 48);
 }
 
+// One rank that accumulates micro-batches of 24 / W rows computes what W ranks do.
 TEST_CASE("without gathering the loss is the mean over all queries of each rank's own",
           "[train][ranks]") {
   const TemporaryDirectory directory;
   const std::string file = directory.file("rows.tsv");
-  maxim::write_text(file, training_rows(26, 1));
-  const std::vector<std::string> flags = {"--gather_across_devices", "false"};
-  // One rank that accumulates two micro-batches of 6 computes what two ranks with 6 rows each do.
-  const std::string two = train(directory, file, 2, "two", flags);
-  CHECK(records(two, "start")[0]["candidates_per_query"] == 12);
-  const std::string one = train(directory, file, 1, "one",
-                                {"--per_device_train_batch_size", "6",
-                                 "--gradient_accumulation_steps", "2", "--max_steps", "2"});
-  for (const int step : {0, 1}) {
-    const Json a = records(one, "step")[step], b = records(two, "step")[step];
-    CHECK(a["row_ids"] == b["row_ids"]);
-    if (step > 0) continue;  // the schedules differ from here on
-    CHECK(b["loss"].get<double>() == Approx(a["loss"].get<double>()).epsilon(1e-5));
-    CHECK(b["grad_norm"].get<double>() == Approx(a["grad_norm"].get<double>()).epsilon(1e-5));
+  maxim::write_text(file, training_rows(48, 1));
+  for (const int ranks : {2, 3, 4, 8}) {
+    INFO(ranks << " ranks");
+    const std::string number = std::to_string(ranks), batch = std::to_string(kGlobalBatch / ranks);
+    const std::string many =
+        train(directory, file, ranks, "many" + number, {"--gather_across_devices", "false"});
+    CHECK(records(many, "start")[0]["candidates_per_query"] == 2 * kGlobalBatch / ranks);
+    check_same_training(
+        train(directory, file, 1, "one" + number,
+              {"--per_device_train_batch_size", batch, "--gradient_accumulation_steps", number}),
+        many);
   }
 }
