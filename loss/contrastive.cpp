@@ -56,6 +56,19 @@ void ContrastiveLoss::find_candidates(const std::vector<int32_t>& document_offse
   }
 }
 
+void ContrastiveLoss::gather(const ContrastiveBatch& batch, Arena& arena) {
+  MAXIM_CHECK(batch.document_offsets.back() == batch.documents.rows(), "{} tokens, {} vectors",
+              batch.document_offsets.back(), batch.documents.rows());
+  find_candidates(batch.document_offsets);
+  candidates_ = batch.documents;
+  if (!gathers()) return;
+  const int64_t tokens = all_offsets_.back(), width = batch.documents.cols();
+  candidates_ = arena.take(batch.documents.dtype(), tokens, width, "gathered documents");
+  communicator_.beside([this, documents = batch.documents](Communicator& communicator) {
+    communicator.all_gather(candidates_, documents, tokens_of_rank_);
+  });
+}
+
 void ContrastiveLoss::run(const ContrastiveBatch& batch, float scale, const Tensor& loss,
                           const Tensor& d_queries, const Tensor& d_documents, Arena& arena) {
   const int64_t query_count = static_cast<int64_t>(batch.query_offsets.size()) - 1;
@@ -63,11 +76,8 @@ void ContrastiveLoss::run(const ContrastiveBatch& batch, float scale, const Tens
   MAXIM_CHECK(own_documents == query_count * settings_.documents_per_query,
               "{} documents for {} queries with {} each", own_documents, query_count,
               settings_.documents_per_query);
-  MAXIM_CHECK(batch.query_offsets.back() == batch.queries.rows() &&
-                  batch.document_offsets.back() == batch.documents.rows(),
-              "{} and {} tokens, {} and {} vectors", batch.query_offsets.back(),
-              batch.document_offsets.back(), batch.queries.rows(), batch.documents.rows());
-  find_candidates(batch.document_offsets);
+  MAXIM_CHECK(batch.query_offsets.back() == batch.queries.rows(), "{} tokens, {} vectors",
+              batch.query_offsets.back(), batch.queries.rows());
   targets_.clear();
   for (int64_t i = 0; i < query_count; ++i)
     targets_.push_back(static_cast<int32_t>(first_document_ + i * settings_.documents_per_query));
@@ -76,30 +86,33 @@ void ContrastiveLoss::run(const ContrastiveBatch& batch, float scale, const Tens
   Device& device = ops_.device();
   const int64_t width = batch.documents.cols(), documents = all_offsets_.size() - 1;
   const int64_t query_tokens = batch.queries.rows(), tokens = all_offsets_.back();
-  Tensor all = batch.documents, d_all = d_documents;
-  if (gathers()) {
-    all = arena.take(batch.documents.dtype(), tokens, width, "gathered documents");
-    d_all = arena.take(DType::f32, tokens, width, "gradients of gathered documents");
-    communicator_.all_gather(all, batch.documents, tokens_of_rank_);
-  }
+  const Tensor d_all =
+      gathers() ? arena.take(DType::f32, tokens, width, "candidates' gradients") : d_documents;
   const TokenVectors queries{batch.queries,
                              to_device(device, arena, batch.query_offsets, "query offsets"),
                              longest_text(batch.query_offsets)};
-  const TokenVectors candidates{all, to_device(device, arena, all_offsets_, "document offsets"),
+  const TokenVectors candidates{candidates_,
+                                to_device(device, arena, all_offsets_, "document offsets"),
                                 longest_text(all_offsets_)};
   const Tensor scores = arena.take(DType::f32, query_count, documents, "scores");
   const Tensor winners = arena.take(DType::u16, query_tokens, documents, "winners");
+  const Tensor targets = to_device(device, arena, targets_, "targets");
+  if (gathers()) communicator_.join();
   ops_.maxsim_forward(scores, winners, queries, candidates);
   ops_.cross_entropy({.loss = loss,
                       .d_scores = scores,
                       .scores = scores,
-                      .targets = to_device(device, arena, targets_, "targets"),
+                      .targets = targets,
                       .temperature = settings_.temperature,
                       .scale = scale,
                       .loss_scale = loss_scale_});
-  ops_.maxsim_backward_queries(d_queries, scores, winners, queries, candidates);
   ops_.maxsim_backward_documents(d_all, scores, winners, queries, candidates);
-  if (gathers()) communicator_.reduce_scatter(d_documents, d_all, tokens_of_rank_);
+  if (gathers())
+    communicator_.beside([this, d_documents, d_all](Communicator& communicator) {
+      communicator.reduce_scatter(d_documents, d_all, tokens_of_rank_);
+    });
+  ops_.maxsim_backward_queries(d_queries, scores, winners, queries, candidates);
+  if (gathers()) communicator_.join();
 }
 
 int64_t ContrastiveLoss::arena_bytes(int64_t queries, int64_t query_tokens, int64_t documents,

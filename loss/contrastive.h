@@ -38,8 +38,12 @@ class ContrastiveLoss {
  public:
   ContrastiveLoss(Ops& ops, Communicator& communicator, const ContrastiveSettings& settings);
 
+  // Once a micro-batch, before run(): begins to gather the documents, whose vectors the device was
+  // asked for before, beside what it is asked for until run(): the vectors of the queries.
+  // Collective when gathering, also of ranks without rows; what it takes from `arena` stays.
+  void gather(const ContrastiveBatch& batch, Arena& arena);
   // loss [1] += this rank's part (the sum over ranks is the loss); d_queries and d_documents are
-  // written. All ranks call it together when gathering, also those without rows.
+  // written. Collective as gather() is.
   void run(const ContrastiveBatch& batch, float scale, const Tensor& loss, const Tensor& d_queries,
            const Tensor& d_documents, Arena& arena);
   // From now on gradients, but not the loss, are multiplied by this; see kernels' LossScale.
@@ -61,6 +65,7 @@ class ContrastiveLoss {
   std::vector<int32_t> all_offsets_;            // [candidates + 1]
   std::vector<int64_t> documents_of_rank_, tokens_of_rank_;
   std::vector<int32_t> targets_;
+  Tensor candidates_;           // their vectors
   int64_t first_document_ = 0;  // of this rank, among the candidates
 };
 

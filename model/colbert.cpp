@@ -19,26 +19,46 @@ Colbert::Colbert(Ops& ops, const BertConfig& bert, int64_t embedding_size, Param
   if (!parameters.gradients().absent()) d_projection_ = parameters.gradient(kProjection);
 }
 
+Tensor Colbert::take_vectors(int64_t scored, Arena& arena) const {
+  return arena.take(projection_.dtype(), scored, embedding_size_, "token vectors");
+}
+
+void Colbert::encode_into(const Tensor& vectors, const Sequences& sequences,
+                          const StepDropout& dropout, bool keep, Arena& arena) {
+  const int64_t scored = sequences.scored();
+  vectors_ = Tensor();  // should this fail, there is nothing to go back from
+  hidden_ =
+      arena.take(projection_.dtype(), scored, bert_.hidden_size, "hidden states of scored rows");
+  norm_ = arena.take(DType::f32, scored, "norms of token vectors");
+  encoder_.forward(hidden_, sequences, dropout, keep, arena);
+  vectors_ = vectors;
+}
+
 Tensor Colbert::forward(const Sequences& sequences, const StepDropout& dropout, bool keep,
                         Arena& arena) {
-  const int64_t scored = sequences.scored();
-  const DType type = projection_.dtype();
-  const Tensor vectors = arena.take(type, scored, embedding_size_, "token vectors");
-  const auto compute = [&] {
-    hidden_ = arena.take(type, scored, bert_.hidden_size, "hidden states of scored rows");
-    norm_ = arena.take(DType::f32, scored, "norms of token vectors");
-    encoder_.forward(hidden_, sequences, dropout, keep, arena);
-    ops_.gemm({.c = vectors, .a = hidden_, .b = projection_, .transpose_b = true});
-    ops_.normalize_forward(vectors, norm_, vectors);
-  };
+  const Tensor vectors = take_vectors(sequences.scored(), arena);
   if (keep) {
-    compute();
-  } else {
-    const Arena::Mark only_vectors_stay(arena);
-    compute();
+    encode_into(vectors, sequences, dropout, true, arena);
+    project(0, vectors.rows());
+    return vectors;
   }
-  vectors_ = keep ? vectors : Tensor();
+  const Arena::Mark only_vectors_stay(arena);
+  encode_into(vectors, sequences, dropout, false, arena);
+  project(0, vectors.rows());
+  vectors_ = Tensor();
   return vectors;
+}
+
+Tensor Colbert::encode(const Sequences& sequences, const StepDropout& dropout, Arena& arena) {
+  const Tensor vectors = take_vectors(sequences.scored(), arena);
+  encode_into(vectors, sequences, dropout, true, arena);
+  return vectors;
+}
+
+void Colbert::project(int64_t begin, int64_t end) {
+  const Tensor vectors = vectors_.slice(begin, end);
+  ops_.gemm({.c = vectors, .a = hidden_.slice(begin, end), .b = projection_, .transpose_b = true});
+  ops_.normalize_forward(vectors, norm_.slice(begin, end), vectors);
 }
 
 void Colbert::backward(const Tensor& d_vectors, Arena& arena, const FinalFrom& final_from) {

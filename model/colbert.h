@@ -38,6 +38,10 @@ class Colbert {
   // it, and the views in `sequences` must stay valid until then; else only the vectors stay. Throws
   // Error when a sequence is longer than max_position_embeddings.
   Tensor forward(const Sequences& sequences, const StepDropout& dropout, bool keep, Arena& arena);
+  // forward(keep = true) in two parts, for what can begin when some of the vectors are there:
+  // encode() leaves the vectors open, and each row of them is to be in one project(begin, end).
+  Tensor encode(const Sequences& sequences, const StepDropout& dropout, Arena& arena);
+  void project(int64_t begin, int64_t end);
   // Adds the gradients of all parameters for the last forward(keep = true), once. d_vectors [T', D]
   // is destroyed. Gives back the arena memory that it takes itself. `final_from(b)`, when given, is
   // called whenever the gradients at and behind element b of the flat buffer are complete (in the
@@ -51,6 +55,10 @@ class Colbert {
   double forward_flops(int64_t tokens, int64_t sum_of_rows_times_keys, int64_t scored) const;
 
  private:
+  Tensor take_vectors(int64_t scored, Arena& arena) const;
+  void encode_into(const Tensor& vectors, const Sequences& sequences, const StepDropout& dropout,
+                   bool keep, Arena& arena);
+
   Ops& ops_;
   BertConfig bert_;
   int64_t embedding_size_;

@@ -98,7 +98,7 @@ void TrainStep::run_micro_batch(const LoadedMicroBatch& batch, float scale, cons
   arena_.reset();
   const TokenBatch& tokens = batch.tokens;
   const Sequences sequences = session_.upload(tokens, arena_);
-  const Tensor vectors = session_.colbert().forward(sequences, settings_.dropout, true, arena_);
+  const Tensor vectors = session_.colbert().encode(sequences, settings_.dropout, arena_);
   const Tensor d_vectors =
       arena_.take(DType::f32, vectors.rows(), vectors.cols(), "vector gradients");
   const int64_t query_rows = tokens.scored_offsets[tokens.queries];
@@ -108,6 +108,9 @@ void TrainStep::run_micro_batch(const LoadedMicroBatch& batch, float scale, cons
     loss_batch_.documents = vectors.slice(query_rows, vectors.rows());
     rebase(loss_batch_.query_offsets, tokens.scored_offsets, 0, tokens.queries);
     rebase(loss_batch_.document_offsets, tokens.scored_offsets, tokens.queries, tokens.sequences());
+    session_.colbert().project(query_rows, vectors.rows());
+    loss_.gather(loss_batch_, arena_);
+    session_.colbert().project(0, query_rows);
     loss_.run(loss_batch_, scale, loss, d_vectors.slice(0, query_rows),
               d_vectors.slice(query_rows, vectors.rows()), arena_);
   }

@@ -2,10 +2,13 @@
 #include "loss/contrastive.h"
 
 #include <cmath>
+#include <cstring>
+#include <utility>
 
 #include "comm/solo_communicator.h"
 #include "tests/catch.h"
 #include "tests/loss/run_contrastive.h"
+#include "tests/model/counting_ops.h"
 #include "tests/reference/compare.h"
 
 using namespace maxim;
@@ -41,6 +44,54 @@ ContrastiveProblem problem_of(int64_t documents_per_query, double temperature) {
   problem.scale = 0.2;
   return problem;
 }
+
+// Rank 0 of two; the other has the same documents, and no queries. What is to run beside runs as
+// late as it may: in join().
+class LateCommunicator final : public Communicator {
+ public:
+  explicit LateCommunicator(CountingOps& ops) : ops_(ops) {}
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  void all_gather(const Tensor& all, const Tensor& mine,
+                  const std::vector<int64_t>& parts) override {
+    check_parts(all, mine, parts);
+    for (const int64_t begin : {int64_t{0}, parts[0]})
+      std::memcpy(all.slice(begin, begin + parts[0]).data(), mine.data(), mine.bytes());
+  }
+  void reduce_scatter(const Tensor& mine, const Tensor& all,
+                      const std::vector<int64_t>& parts) override {
+    check_parts(all, mine, parts);
+    std::memcpy(mine.data(), all.data(), mine.bytes());
+  }
+  void beside(std::function<void(Communicator&)> work) override {
+    calls_before.push_back(ops_.calls());
+    work_.push_back(std::move(work));
+  }
+  void join() override {
+    calls_before.push_back(ops_.calls());
+    for (const auto& work : std::exchange(work_, {})) work(*this);
+  }
+  void all_gather_list(std::vector<int32_t>& all, std::vector<int64_t>& parts,
+                       const std::vector<int32_t>& mine) override {
+    all = mine;
+    all.insert(all.end(), mine.begin(), mine.end());
+    parts.assign(2, static_cast<int64_t>(mine.size()));
+  }
+  void all_reduce(const Tensor&, Reduction) override { FAIL(); }
+  void broadcast(const Tensor&, int) override { FAIL(); }
+  void barrier() override { FAIL(); }
+  std::vector<int64_t> all_gather_host(int64_t value) override { return {value, value}; }
+  std::vector<std::string> all_gather_text(const std::string& text) override {
+    return {text, text};
+  }
+  std::vector<double> sum_host(const std::vector<double>& values) override { return values; }
+
+  std::vector<int64_t> calls_before;  // of operations, before each beside() and join()
+
+ private:
+  CountingOps& ops_;
+  std::vector<std::function<void(Communicator&)>> work_;
+};
 
 }  // namespace
 
@@ -148,6 +199,31 @@ TEST_CASE_METHOD(Fixture, "contrastive: no rows") {
   CHECK(got.d_queries.empty());
 }
 
+// The documents travel while the device makes the queries' vectors, and their gradients while it
+// makes the queries'.
+TEST_CASE_METHOD(Fixture, "contrastive: work on queries is beside the gather and the scatter") {
+  CountingOps counting(make_cpu_ops(device));
+  LateCommunicator late(counting);
+  ContrastiveLoss contrastive(counting, late, {});
+  Arena arena(device, 1 << 16, "arena of a test");
+  std::vector<float> queries(4, std::nanf("")), documents = {1, 0, 0, 1}, loss(1), d_q(4), d_d(4);
+  const std::vector<int32_t> offsets = {0, 1, 2};
+  const ContrastiveBatch batch = {Tensor::of(queries, 2, 2), Tensor::of(documents, 2, 2), offsets,
+                                  offsets};
+  contrastive.gather(batch, arena);
+  CHECK(late.calls_before == std::vector<int64_t>{0});
+  queries = documents;
+  contrastive.run(batch, 0.5f, Tensor::of(loss), Tensor::of(d_q, 2, 2), Tensor::of(d_d, 2, 2),
+                  arena);
+  // Scores and loss after the gather; the documents' gradients; and the queries' before the join.
+  CHECK(late.calls_before == std::vector<int64_t>{0, 0, 3, 4});
+  CHECK(counting.of("maxsim_backward_queries").calls == 1);
+  // Each query has its document twice among four candidates.
+  const double p = std::exp(1) / (2 * std::exp(1) + 2);
+  CHECK(loss[0] == Approx(-std::log(p)).epsilon(1e-6));
+  CHECK(d_d[0] == Approx((p - 1) / 2).epsilon(1e-6));
+}
+
 TEST_CASE_METHOD(Fixture, "contrastive: what does not fit is refused") {
   CHECK_THROWS_AS(ContrastiveLoss(*ops, solo, {.temperature = 0}), Error);
   CHECK_THROWS_AS(ContrastiveLoss(*ops, solo, {.documents_per_query = 0}), Error);
@@ -162,7 +238,9 @@ TEST_CASE_METHOD(Fixture, "contrastive: what does not fit is refused") {
   const Tensor three = Tensor::of(vectors, 3, 4);
   const auto run_with = [&](const std::vector<int32_t>& queries,
                             const std::vector<int32_t>& documents) {
-    contrastive.run({three, three, queries, documents}, 1, Tensor::of(loss), three, three, arena);
+    const ContrastiveBatch batch = {three, three, queries, documents};
+    contrastive.gather(batch, arena);
+    contrastive.run(batch, 1, Tensor::of(loss), three, three, arena);
   };
   CHECK_THROWS_AS(run_with({0, 2}, {0, 3}), Error);
   CHECK_THROWS_AS(run_with({0, 3}, {0, 4}), Error);

@@ -69,7 +69,12 @@ inline ContrastiveResult run_contrastive(maxim::Ops& ops, maxim::Communicator& c
   const maxim::Tensor d_documents =
       put_floats(device, d_d, nan_like(documents.vectors), documents.tokens(), documents.width);
   put_floats(device, loss, {run.loss_before}, 1, 1);
-  contrastive.run(batch, static_cast<float>(run.scale), loss.view(), d_queries, d_documents, arena);
+  {
+    const maxim::Arena::Mark scratch(arena);
+    contrastive.gather(batch, arena);
+    contrastive.run(batch, static_cast<float>(run.scale), loss.view(), d_queries, d_documents,
+                    arena);
+  }
 
   result.d_queries.resize(queries.vectors.size());
   result.d_documents.resize(documents.vectors.size());

@@ -137,11 +137,13 @@ Step run_step(Backend& backend, DType type, const Variant& variant) {
   ContrastiveLoss contrastive(*backend.ops, solo,
                               {.temperature = variant.temperature, .documents_per_query = columns});
   const Tensor loss = operands.zeros(1);
-  contrastive.run({.queries = vectors.slice(0, split),
-                   .documents = vectors.slice(split, vectors.rows()),
-                   .query_offsets = rebased(offsets, 0, kTexts),
-                   .document_offsets = rebased(offsets, kTexts, kTexts * (1 + columns))},
-                  1.0f / kTexts, loss, d_vectors.slice(0, split),
+  const ContrastiveBatch parts = {
+      .queries = vectors.slice(0, split),
+      .documents = vectors.slice(split, vectors.rows()),
+      .query_offsets = rebased(offsets, 0, kTexts),
+      .document_offsets = rebased(offsets, kTexts, kTexts * (1 + columns))};
+  contrastive.gather(parts, arena);
+  contrastive.run(parts, 1.0f / kTexts, loss, d_vectors.slice(0, split),
                   d_vectors.slice(split, vectors.rows()), arena);
   colbert.backward(d_vectors, arena);
   step.loss = operands.get(loss).at(0);
