@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <thread>
 
 #include "comm/failure.h"
 #include "comm/host.h"
@@ -31,7 +34,8 @@ struct Launcher {
   bool binding = false;   // its user chose a binding
   const char* tasks_variable = nullptr;
   int tasks = 1;
-  int local_tasks = 1;  // on this host, as far as known before MPI_Init
+  int rank = 0;         // as far as known before MPI_Init
+  int local_tasks = 1;  // on this host, likewise
 };
 
 int number(const char* variable, int otherwise) {
@@ -56,6 +60,8 @@ Launcher find_launcher() {
     launcher.tasks = number(variable, 1);
     break;
   }
+  for (const char* variable : {"PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"})
+    launcher.rank = number(variable, launcher.rank);
   launcher.local_tasks = number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
   return launcher;
 }
@@ -114,11 +120,43 @@ void share_host(World& world, const Launcher& launcher, Communicator& communicat
   world.threads = set_threads(launcher, masks, world.local_rank);
 }
 
+// Ends this process unless it is destroyed within the time: MPI_Init waits for ever for a rank that
+// does not come. Later on higher ranks, so that one of them speaks and mpirun ends the others.
+class StartLimit {
+ public:
+  StartLimit(const World& world, int rank)
+      : thread_([this, rank, host = world.host, seconds = world.timeout] {
+          std::unique_lock lock(mutex_);
+          const auto limit = std::chrono::seconds(seconds + std::min(rank, 4));
+          if (changed_.wait_for(lock, limit, [this] { return started_; })) return;
+          print_failure(name_rank(
+              rank, host,
+              fmt::format("not all ranks have started within {} s (--timeout)", seconds)));
+          _exit(1);
+        }) {}
+  ~StartLimit() {
+    {
+      const std::lock_guard lock(mutex_);
+      started_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  StartLimit(const StartLimit&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::thread thread_;
+};
+
 void start_mpi(World& world, const Launcher& launcher, int argc, char** argv) {
   // More ranks than cores: a waiting rank must leave its core to a working one.
   const double cores = static_cast<double>(cores_of(launcher_affinity()).size());
   if (launcher.local_tasks > std::min(cores, cpu_quota()))
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+  const StartLimit limit(world, launcher.rank);
   int provided = 0;
   if (MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS ||
       provided < MPI_THREAD_FUNNELED)

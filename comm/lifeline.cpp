@@ -49,6 +49,7 @@ constexpr double kStaleSeconds = 2 * kBeatSeconds;
 // Silence is longer than a few beats, however short the timeout.
 constexpr double kLeastSilence = 3 * kBeatSeconds;
 constexpr double kCallSeconds = 5;  // for one address, and for a caller to say who it is
+constexpr auto kSpeakersLead = std::chrono::milliseconds(500);
 constexpr uint32_t kMostText = 64 << 10;
 
 double now() {
@@ -512,6 +513,8 @@ void Lifeline::lost(int rank, const std::string& what, bool kill) {
   if (rank_ == 0) finish(1, message, kill ? rank : -1);
   int lowest = 1;
   while (members_[lowest].host != members_[rank_].host) ++lowest;
+  // Killed before the speaker has looked, it would seem to have died by itself.
+  if (kill && rank_ != lowest) std::this_thread::sleep_for(kSpeakersLead);
   finish(1, rank_ == lowest ? message : "", kill ? rank : -1);
 }
 

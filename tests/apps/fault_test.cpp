@@ -127,13 +127,34 @@ const std::vector<std::string> kEndless = {"--max_steps",        "1000000", "--s
 
 TEST_CASE("fault: each kind ends the job, which says why", "[fault]") {
   const std::string died = " died: it was killed, crashed or left early";
-  check_fault("exit", 1, 3, died);
-  for (const int ranks : {2, 3, 4}) check_fault("kill", 1, ranks, died);
+  for (const int ranks : {2, 3, 4}) {
+    check_fault("exit", 1, ranks, died);
+    check_fault("kill", 1, ranks, died);
+  }
   check_fault("throw", 1, 2, ": MAXIM_FAULT: an error before step 4");
   check_fault("throw", 3, 4, ": MAXIM_FAULT: an error before step 4");
   check_fault("failed-alloc", 1, 3, ": MAXIM_FAULT: no memory for token ids: ");
   check_fault("failed-write", 0, 3, ": MAXIM_FAULT: a write failed");
-  check_fault("stop", 2, 3, " has not been heard of for 3 s: it is stopped, or its host is lost");
+  for (const int ranks : {2, 4})
+    check_fault("stop", 1, ranks,
+                " has not been heard of for 3 s: it is stopped, or its host is lost");
+}
+
+TEST_CASE("fault: a rank that never starts ends the others", "[fault]") {
+  const Job job({"--max_steps", "2", "--timeout", "2"});
+  std::string command;
+  for (const std::string& word : job.command) command += word + " ";
+  const RunResult result =
+      run({"sh", "-c", "[ $OMPI_COMM_WORLD_RANK = 1 ] && exec sleep 60; exec " + command},
+          {.ranks = 3});
+  INFO(result.err);
+  CHECK(result.exit_code == 1);
+  CHECK(result.seconds < 5);
+  CHECK(errors_of(result) ==
+        std::vector<std::string>{
+            fmt::format("error: rank 0 on {}: not all ranks have started within 2 s (--timeout)",
+                        maxim::host_name())});
+  CHECK(job.processes("./train").empty());
 }
 
 TEST_CASE("fault: rank 0 is watched like the others", "[fault]") {
