@@ -43,9 +43,11 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   name_ = fmt::format("cuda:{} {}", index, properties.name);
   multiprocessors_ = properties.multiProcessorCount;
   shared_bytes_ = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
-  cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
-  for (cudaEvent_t& event : passed_)
-    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  for (cudaStream_t* stream : {&stream_, &copies_})
+    cuda_check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  copy_stream_ = stream_;
+  for (cudaEvent_t* event : {&passed_[0], &passed_[1], &released_[0], &released_[1], &copied_})
+    cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreate");
   void* ring = nullptr;
   cuda_check(cudaMallocHost(&ring, 2 * kHalf), "pinned memory for copies");
   ring_ = static_cast<char*>(ring);
@@ -55,11 +57,12 @@ CudaDevice::CudaDevice(int index) : index_(index) {
 // waited for.
 CudaDevice::~CudaDevice() {
   cudaSetDevice(index_);
-  cudaStreamSynchronize(stream_);
+  for (cudaStream_t stream : {copies_, stream_}) cudaStreamSynchronize(stream);
   for (const auto& [pointer, bytes] : blocks_) cudaFree(pointer);
   cudaFreeHost(ring_);
-  for (cudaEvent_t event : passed_) cudaEventDestroy(event);
-  cudaStreamDestroy(stream_);
+  for (cudaEvent_t event : {passed_[0], passed_[1], released_[0], released_[1], copied_})
+    cudaEventDestroy(event);
+  for (cudaStream_t stream : {copies_, stream_}) cudaStreamDestroy(stream);
 }
 
 void* CudaDevice::allocate(int64_t bytes, const char* purpose) {
@@ -90,6 +93,7 @@ void CudaDevice::free(void* pointer) {
 char* CudaDevice::stage(int64_t bytes) {
   const int64_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (used_ + size > kHalf) {
+    if (copy_stream_ == copies_) join_copies();
     cuda_check(cudaEventRecord(passed_[half_], stream_), "cudaEventRecord");
     half_ = 1 - half_;
     used_ = 0;
@@ -106,7 +110,7 @@ void CudaDevice::copy_in(const Tensor& destination, const void* source) {
     char* piece = stage(bytes);
     std::memcpy(piece, static_cast<const char*>(source) + at, bytes);
     cuda_check(cudaMemcpyAsync(static_cast<char*>(destination.data()) + at, piece, bytes,
-                               cudaMemcpyHostToDevice, stream_),
+                               cudaMemcpyHostToDevice, copy_stream_),
                "copying to the device");
   }
 }
@@ -135,6 +139,25 @@ void CudaDevice::copy(const Tensor& destination, const Tensor& source) {
 void CudaDevice::zero(const Tensor& tensor) {
   if (!tensor.empty())
     cuda_check(cudaMemsetAsync(tensor.data(), 0, tensor.bytes(), stream_), "zeroing");
+}
+
+void CudaDevice::begin_ahead(int slot) {
+  cuda_check(cudaStreamWaitEvent(copies_, released_[slot], 0), "cudaStreamWaitEvent");
+  copy_stream_ = copies_;
+}
+
+void CudaDevice::end_ahead() {
+  join_copies();
+  copy_stream_ = stream_;
+}
+
+void CudaDevice::release(int slot) {
+  cuda_check(cudaEventRecord(released_[slot], stream_), "cudaEventRecord");
+}
+
+void CudaDevice::join_copies() {
+  cuda_check(cudaEventRecord(copied_, copies_), "cudaEventRecord");
+  cuda_check(cudaStreamWaitEvent(stream_, copied_, 0), "cudaStreamWaitEvent");
 }
 
 void CudaDevice::synchronize() {

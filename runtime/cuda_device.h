@@ -1,5 +1,5 @@
-// A GPU as a Device: one stream, memory from cudaMalloc, copies staged through pinned memory. Only
-// kernels/cuda and runtime/cuda* may include this.
+// A GPU as a Device: one stream, one more for copies ahead, memory from cudaMalloc, copies staged
+// through pinned memory. Only kernels/cuda and runtime/cuda* may include this.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -33,6 +33,9 @@ class CudaDevice final : public Device {
   void copy(const Tensor& destination, const Tensor& source) override;
   void zero(const Tensor& tensor) override;
   void synchronize() override;
+  void begin_ahead(int slot) override;
+  void end_ahead() override;
+  void release(int slot) override;
 
   // Called again and again while the host waits for the device, with the seconds waited so far;
   // what it throws ends the wait. Null: none.
@@ -46,17 +49,20 @@ class CudaDevice final : public Device {
   // Waits until `query` is no longer cudaErrorNotReady.
   void wait(const std::function<cudaError_t()>& query, const char* what);
   char* stage(int64_t bytes);
+  void join_copies();
 
   int index_;
   int multiprocessors_ = 0;
   int64_t shared_bytes_ = 0;
   std::string name_;
-  cudaStream_t stream_ = nullptr;
+  cudaStream_t stream_ = nullptr, copies_ = nullptr;
+  cudaStream_t copy_stream_ = nullptr;  // of copy_in: one of the two
+  cudaEvent_t released_[2] = {nullptr, nullptr}, copied_ = nullptr;
   std::function<void(double)> watch_;
   std::unordered_map<void*, int64_t> blocks_;
 
   // A ring of pinned memory. A piece is free again when the stream has passed it; two halves, each
-  // with an event behind its last copy.
+  // with an event behind its last copy (also of those ahead, which the stream waits for).
   static constexpr int64_t kHalf = int64_t{4} << 20;
   char* ring_ = nullptr;
   cudaEvent_t passed_[2] = {nullptr, nullptr};

@@ -29,6 +29,13 @@ class Device {
   virtual void zero(const Tensor& tensor) = 0;
   virtual void synchronize() = 0;
 
+  // Copies beside the work issued before, into two slots of memory in turn: between begin_ahead(s)
+  // and end_ahead(), copy_in() waits only for the work that was issued before the last release(s),
+  // and what is issued after end_ahead() comes after the copies. Nothing else is issued in between.
+  virtual void begin_ahead(int slot) = 0;
+  virtual void end_ahead() = 0;
+  virtual void release(int slot) = 0;
+
   // Number of allocate() calls so far. A training step makes none after the first.
   int64_t allocations() const { return allocations_; }
   // Times that the host waited for the device so far. A training step never does.
@@ -51,6 +58,9 @@ class HostDevice final : public Device {
   void copy(const Tensor& destination, const Tensor& source) override;
   void zero(const Tensor& tensor) override;
   void synchronize() override {}
+  void begin_ahead(int) override {}
+  void end_ahead() override {}
+  void release(int) override {}
 
  private:
   struct Block {

@@ -24,7 +24,7 @@ int64_t step_arena_bytes(ModelSession& session, const ContrastiveLoss& loss,
   const ColbertConfig& config = session.config();
   const int64_t rows = settings.per_device_batch;
   const int64_t documents = rows * settings.loss.documents_per_query;
-  return session.upload_bytes(limits) + session.colbert().arena_bytes(limits, true) +
+  return session.colbert().arena_bytes(limits, true) +
          // gradients of the vectors
          limits.scored * config.embedding_size * size_of(DType::f32) + 256 +
          loss.arena_bytes(rows, rows * config.query_length, documents,
@@ -62,6 +62,9 @@ TrainStep::TrainStep(ModelSession& session, Communicator& communicator,
       optimizer_(session.ops(), session.parameters(), settings.optimizer,
                  sharded() ? reducer_.own() : whole(session.parameters()), loss_scale_.view()),
       loss_(session.ops(), communicator, settings.loss),
+      batch_slots_{
+          {session.device(), session.upload_bytes(largest_batch(session, settings)), "batches"},
+          {session.device(), session.upload_bytes(largest_batch(session, settings)), "batches"}},
       arena_(session.device(), step_arena_bytes(session, loss_, settings), "step memory"),
       losses_(session.device(), DType::f32, settings.metrics_capacity, "losses"),
       square_sum_(session.device(), DType::f32, 1, "gradient norm") {
@@ -95,9 +98,13 @@ void TrainStep::run(const LoadedStep& batches, int64_t step, double factor) {
 
 void TrainStep::run_micro_batch(const LoadedMicroBatch& batch, float scale, const Tensor& loss,
                                 bool last) {
-  arena_.reset();
   const TokenBatch& tokens = batch.tokens;
-  const Sequences sequences = session_.upload(tokens, arena_);
+  const int slot = static_cast<int>(micro_batches_++ % 2);
+  batch_slots_[slot].reset();
+  session_.device().begin_ahead(slot);
+  const Sequences sequences = session_.upload(tokens, batch_slots_[slot]);
+  session_.device().end_ahead();
+  arena_.reset();
   const Tensor vectors = session_.colbert().encode(sequences, settings_.dropout, arena_);
   const Tensor d_vectors =
       arena_.take(DType::f32, vectors.rows(), vectors.cols(), "vector gradients");
@@ -116,6 +123,7 @@ void TrainStep::run_micro_batch(const LoadedMicroBatch& batch, float scale, cons
   }
   session_.colbert().backward(
       d_vectors, arena_, last ? [this](int64_t begin) { reducer_.ready(begin); } : FinalFrom());
+  session_.device().release(slot);
 }
 
 StepMetrics TrainStep::read_metrics() {
@@ -137,6 +145,7 @@ std::vector<std::pair<std::string, int64_t>> TrainStep::memory_plan() const {
   return {{"parameters", parameters + session_.parameters().copy().bytes()},
           {"gradients", parameters + reducer_.device_bytes()},
           {"optimizer state", optimizer_.state_bytes()},
+          {"batches (two, largest)", 2 * batch_slots_[0].capacity()},
           {"step memory (largest batch)", arena_.capacity()}};
 }
 

@@ -57,6 +57,8 @@ class TrainStep {
   GradientReducer reducer_;
   Optimizer optimizer_;
   ContrastiveLoss loss_;
+  Arena batch_slots_[2];  // of micro-batches in turn: one is copied while the other is in use
+  int64_t micro_batches_ = 0;
   Arena arena_;
   ContrastiveBatch loss_batch_;  // keeps its capacity
   DeviceTensor losses_;          // [metrics_capacity]

@@ -53,3 +53,30 @@ TEST_CASE("a training step allocates nothing after the first and never waits for
   CHECK(session.device().synchronizations() == waits);
   for (const double loss : train_step.read_metrics().losses) CHECK(loss > 0);
 }
+
+// Batches are copied to the device while it computes. The emulator runs copies and kernels in any
+// order that their events allow.
+TEST_CASE("steps given to the device ahead of time are those that are waited for", "[train_step]") {
+  const std::vector<std::string> texts = ragged_texts(60);
+  const auto losses = [&](bool wait) {
+    ModelSession session(tiny_options(), true);
+    SoloCommunicator solo;
+    TrainStepSettings settings;
+    settings.loss.documents_per_query = 2;
+    settings.per_device_batch = 4;
+    TrainStep train_step(session, solo, settings);
+    std::vector<double> all;
+    for (int step = 0; step < 8; ++step) {
+      // Two micro-batches in odd steps, and host memory that is gone when the step is given.
+      const std::vector<LoadedMicroBatch> batches(1 + step % 2,
+                                                  batch_of(session, texts, step * 6, 4));
+      train_step.run({.step = step, .micro_batches = batches, .global_rows = 8}, step, 1.0);
+      if (!wait && step < 7) continue;
+      for (const double loss : train_step.read_metrics().losses) all.push_back(loss);
+    }
+    return all;
+  };
+  const std::vector<double> expected = losses(true);
+  REQUIRE(expected.size() == 8);
+  for (int repeat = 0; repeat < 4; ++repeat) CHECK(losses(false) == expected);
+}
