@@ -90,10 +90,12 @@ EMULATED_LIBRARY := $(EMULATOR) $(call emulated_objects,$(wildcard $(addsuffix /
 $(EMULATED)/%: override CUDA := 1
 $(EMULATED)/%: override CUDA_FLAGS := -DMAXIM_NCCL=1 -Itests/emulator/include
 $(EMULATED)/%: override CUDA_LIBS := -lboost_context
-emulated: $(addprefix $(EMULATED)/,train tests/emulator_tests tests/unit_tests)
+emulated: $(addprefix $(EMULATED)/,train tests/emulator_tests tests/unit_tests tests/mpi_tests)
 $(EMULATED)/train: $(EMULATED)/apps/train.o $(EMULATED_LIBRARY)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(EMULATED)/tests/unit_tests: $(call emulated_objects,$(wildcard $(addsuffix /*.cpp,tests $(TEST_ROOMS)))) $(EMULATED_LIBRARY)
+	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
+$(EMULATED)/tests/mpi_tests: $(call emulated_objects,tests/run_catch $(wildcard tests/mpi/*.cpp tests/reference/*.cpp)) $(EMULATED_LIBRARY)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(EMULATED)/tests/emulator_tests: $(call emulated_objects,tests/main tests/run_catch $(EMULATOR_TESTS)) $(EMULATOR)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs every test program of a build (tests/run.sh [build directory]), the MPI tests on 1 to 4
-# ranks under mpirun and on 2 to 4 started by variables alone, and closes with the sum of their
+# ranks under mpirun (also on emulated GPUs, over NCCL) and on 2 to 4 started by variables alone, and closes with the sum of their
 # lines: "N passed, N failed". A program that dies before its closing line counts as one failure.
 cd "$(dirname "$0")/.." || exit 1
 build=${1:-build}
@@ -33,6 +33,10 @@ done
 if command -v slurmd > /dev/null && [ "$(id -u)" = 0 ]; then run tests/slurm.sh "$build"; fi
 for program in emulator_tests unit_tests; do
   if [ -e "$build/emulated/tests/$program" ]; then run "$build/emulated/tests/$program"; fi
+done
+for ranks in 1 2 3 4; do
+  if [ ! -e "$build/emulated/tests/mpi_tests" ]; then continue; fi
+  run mpirun --oversubscribe -np $ranks "$build/emulated/tests/mpi_tests"
 done
 if [ -e "$build/tests/program_tests" ]; then run "$build/tests/program_tests"; fi
 if command -v python3 > /dev/null; then

@@ -9,6 +9,7 @@
 #include "runtime/safetensors.h"
 #include "tests/catch.h"
 #include "tests/loss/run_contrastive.h"
+#include "tests/mpi/places.h"
 #include "tests/mpi/world.h"
 #include "tests/reference/compare.h"
 #include "tests/reference/golden_texts.h"
@@ -20,15 +21,13 @@ namespace {
 
 // Runs this rank's rows [groups[rank], groups[rank+1]) of the global batch.
 struct Fixture {
-  HostDevice device;
-  std::unique_ptr<Ops> ops = make_cpu_ops(device);
   Communicator& communicator = *world().communicator;
   const int rank = world().rank, size = world().size;
 
-  ContrastiveResult run(const ContrastiveProblem& problem, const std::vector<int64_t>& rows,
-                        bool gather) {
+  ContrastiveResult run(const Place& place, const ContrastiveProblem& problem,
+                        const std::vector<int64_t>& rows, bool gather) {
     const int64_t begin = rows[rank], end = rows[rank + 1], n = problem.documents_per_query;
-    return run_contrastive(*ops, communicator, part_of(problem.queries, begin, end),
+    return run_contrastive(place.ops(), *place.communicator, part_of(problem.queries, begin, end),
                            part_of(problem.documents, begin * n, end * n),
                            {problem.temperature, problem.scale, gather, n});
   }
@@ -85,27 +84,28 @@ TEST_CASE_METHOD(Fixture, "mpi contrastive: the answer of one process on any spl
   struct Case {
     ContrastiveProblem problem;
     std::vector<int64_t> rows;
+    std::string place;
     ContrastiveResult got;
     double loss;
   };
   std::vector<Case> cases;
-  for (const bool gather : {true, false})
-    for (const int64_t documents_per_query : {1, 2, 4})
-      for (const double temperature : {1.0, 0.02})
-        for (const std::vector<int64_t>& rows : row_splits(7, size)) {
-          Case c{problem_of(documents_per_query, temperature), rows, {}, 0};
-          // Without gathering each rank's documents are the candidates of its own queries, and the
-          // loss is the mean over all queries of these local losses.
-          c.problem.groups = gather ? std::vector<int64_t>{0, 7} : rows;
-          c.got = run(c.problem, rows, gather);
-          c.loss = communicator.sum_host({c.got.loss})[0];
-          cases.push_back(c);
-        }
+  for (const Place& place : places())
+    for (const bool gather : {true, false})
+      for (const int64_t documents_per_query : {1, 2, 4})
+        for (const double temperature : {1.0, 0.02})
+          for (const std::vector<int64_t>& rows : row_splits(7, size)) {
+            Case c{problem_of(documents_per_query, temperature), rows, place.name, {}, 0};
+            // Without gathering each rank's documents are the candidates of its own queries, and
+            // the loss is the mean over all queries of these local losses.
+            c.problem.groups = gather ? std::vector<int64_t>{0, 7} : rows;
+            c.got = run(place, c.problem, rows, gather);
+            c.loss = communicator.sum_host({c.got.loss})[0];
+            cases.push_back(c);
+          }
   for (const Case& c : cases) {
-    INFO(c.problem.groups.size() << " groups, " << c.problem.documents_per_query
-                                 << " documents a query, temperature " << c.problem.temperature
-                                 << ", this rank has rows " << c.rows[rank] << " to "
-                                 << c.rows[rank + 1]);
+    INFO(c.place << ", " << c.problem.groups.size() << " groups, " << c.problem.documents_per_query
+                 << " documents a query, temperature " << c.problem.temperature
+                 << ", this rank has rows " << c.rows[rank] << " to " << c.rows[rank + 1]);
     check(c.got, c.loss, c.problem, c.rows);
   }
 }
@@ -113,10 +113,13 @@ TEST_CASE_METHOD(Fixture, "mpi contrastive: the answer of one process on any spl
 TEST_CASE_METHOD(Fixture, "mpi contrastive: the same bits when repeated") {
   ContrastiveProblem problem = problem_of(2, 0.05);
   const std::vector<int64_t> rows = row_splits(7, size)[0];
-  const ContrastiveResult first = run(problem, rows, true), second = run(problem, rows, true);
-  CHECK(first.loss == second.loss);
-  require_same_bits("d_queries", first.d_queries, second.d_queries);
-  require_same_bits("d_documents", first.d_documents, second.d_documents);
+  for (const Place& place : places()) {
+    const ContrastiveResult first = run(place, problem, rows, true),
+                            second = run(place, problem, rows, true);
+    CHECK(first.loss == second.loss);
+    require_same_bits("d_queries", first.d_queries, second.d_queries);
+    require_same_bits("d_documents", first.d_documents, second.d_documents);
+  }
 }
 
 TEST_CASE_METHOD(Fixture, "mpi contrastive: every token of every rank counts exactly once") {
@@ -138,23 +141,29 @@ TEST_CASE_METHOD(Fixture, "mpi contrastive: every token of every rank counts exa
   for (size_t i = 0; i < problem.queries.vectors.size(); ++i)
     problem.queries.vectors[i] = problem.documents.vectors[i % (tokens * tokens)];
   problem.scale = 1;
-  const ContrastiveResult got = run(problem, rows, true);
-  const double loss = communicator.sum_host({got.loss})[0];
-
   double sum = 0, expected = 0;
   for (const int32_t length : lengths) sum += std::exp(length);
   for (const int32_t length : lengths) expected += std::log(sum) - length;
-  CHECK(loss == Approx(expected).margin(1e-5));
-  // Of d_document[t], the t-th component is the sum over queries i of d score(i, j): their softmax
-  // share of j, minus one for the query whose positive j is.
-  const Texts& documents = problem.documents;
-  for (int64_t j = rows[rank]; j < rows[rank + 1]; ++j)
-    for (int64_t t = documents.offsets[j]; t < documents.offsets[j + 1]; ++t) {
-      const int64_t own = t - documents.offsets[rows[rank]];
-      CHECK(got.d_documents[own * tokens + t] ==
-            Approx(count * std::exp(lengths[j]) / sum - 1).margin(1e-5));
-    }
-  CHECK(got.arena_peak <= got.arena_bound);
+  std::vector<ContrastiveResult> results;
+  std::vector<double> losses;
+  for (const Place& place : places()) {
+    results.push_back(run(place, problem, rows, true));
+    losses.push_back(communicator.sum_host({results.back().loss})[0]);
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    INFO(places()[i].name);
+    CHECK(losses[i] == Approx(expected).margin(1e-5));
+    // Of d_document[t], the t-th component is the sum over queries i of d score(i, j): their
+    // softmax share of j, minus one for the query whose positive j is.
+    const Texts& documents = problem.documents;
+    for (int64_t j = rows[rank]; j < rows[rank + 1]; ++j)
+      for (int64_t t = documents.offsets[j]; t < documents.offsets[j + 1]; ++t) {
+        const int64_t own = t - documents.offsets[rows[rank]];
+        CHECK(results[i].d_documents[own * tokens + t] ==
+              Approx(count * std::exp(lengths[j]) / sum - 1).margin(1e-5));
+      }
+    CHECK(results[i].arena_peak <= results[i].arena_bound);
+  }
 }
 
 // PyLate multiplies each rank's loss by the world size W when it gathers, and so its gradient. Ours
@@ -168,12 +177,12 @@ TEST_CASE_METHOD(Fixture, "mpi contrastive: golden rows, and PyLate's loss is W 
   problem.documents_per_query = 2;
   problem.scale = 0.25;
   const std::vector<int64_t> rows = row_splits(4, size)[0];
-  const ContrastiveResult got = run(problem, rows, true);
-  const double loss = communicator.sum_host({got.loss})[0];
   const double golden =
       read_json("tests/golden/exclude.json")["losses"]["contrastive.t1"].get<double>();
-  CHECK(loss == Approx(golden).epsilon(1e-5));
-  if (size == 2) {
+  for (const Place& place : places()) {
+    const ContrastiveResult got = run(place, problem, rows, true);
+    CHECK(communicator.sum_host({got.loss})[0] == Approx(golden).epsilon(1e-5));
+    if (size != 2) continue;
     const double pylate =
         read_json(
             "tests/golden/distributed.json")["worlds"]["2"]["contrastive"]["rank_losses"][rank]

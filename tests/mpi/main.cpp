@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tests/mpi/places.h"
 #include "tests/mpi/world.h"
 #include "tests/run_catch.h"
 
@@ -23,6 +24,8 @@ int main(int argc, char** argv) {
       const std::vector<int64_t> outcomes = world.communicator->all_gather_host(ok ? 1 : 0);
       return std::count(outcomes.begin(), outcomes.end(), 1) == world.size;
     };
-    return maxim_tests::run_catch(argc, argv, {world.rank, all_passed});
+    const int exit_code = maxim_tests::run_catch(argc, argv, {world.rank, all_passed});
+    maxim_tests::close_places();
+    return exit_code;
   });
 }
