@@ -56,9 +56,16 @@ size_t size_of(ncclDataType_t type) {
   return type == ncclFloat32 ? 4 : type == ncclBfloat16 ? 2 : 1;
 }
 
+// Drops the group at hand, so that what comes later is not taken for a part of it.
+[[noreturn]] void fault(const std::string& text) {
+  group_depth = 0;
+  calls.clear();
+  throw Fault(text);
+}
+
 void check_comm(const char* name, ncclComm_t comm) {
-  if (comm == nullptr) throw Fault(fmt::format("{}: no communicator", name));
-  if (comm->ended) throw Fault(fmt::format("{}: the communicator was destroyed or aborted", name));
+  if (comm == nullptr) fault(fmt::format("{}: no communicator", name));
+  if (comm->ended) fault(fmt::format("{}: the communicator was destroyed or aborted", name));
 }
 
 std::string describe(const Call& call) {
@@ -83,13 +90,26 @@ void read_inputs(std::vector<Call>& calls) {
   }
 }
 
+// Seconds that a rank may be ahead of the others.
+double patience() {
+  const char* seconds = std::getenv("MAXIM_EMULATED_NCCL_SECONDS");
+  return seconds == nullptr ? 60 : std::atof(seconds);
+}
+
 void demand_same_calls(const std::vector<Call>& calls) {
   const ncclComm& comm = *calls[0].comm;
   std::string mine;
   for (const Call& call : calls) mine += describe(call) + " ";
   const int length = static_cast<int>(mine.size());
   std::vector<int> lengths(comm.size), begins(comm.size, 0);
-  MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm.ranks);
+  MPI_Request all_are_here;
+  MPI_Iallgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm.ranks, &all_are_here);
+  const double start = MPI_Wtime();
+  for (int done = 0; !done;) {
+    MPI_Test(&all_are_here, &done, MPI_STATUS_IGNORE);
+    if (!done && MPI_Wtime() - start > patience())
+      fault(fmt::format("rank {} waits in {}, which not all ranks call", comm.rank, mine));
+  }
   for (int r = 1; r < comm.size; ++r) begins[r] = begins[r - 1] + lengths[r - 1];
   std::string all(begins.back() + lengths.back(), ' ');
   MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), begins.data(), MPI_CHAR,
@@ -98,7 +118,7 @@ void demand_same_calls(const std::vector<Call>& calls) {
     const std::string theirs = all.substr(begins[r], lengths[r]);
     const std::string first = all.substr(0, lengths[0]);
     if (theirs != first)
-      throw Fault(
+      fault(
           fmt::format("ranks call different collectives: rank 0 {}, rank {} {}", first, r, theirs));
   }
 }
@@ -147,7 +167,7 @@ void reduce(const Call& call, const Bytes& all, size_t begin, size_t count, int 
 
 void exchange(Call& call) {
   const ncclComm& comm = *call.comm;
-  if (call.in_bytes > INT_MAX) throw Fault(call.name + ": more bytes than this emulator sends");
+  if (call.in_bytes > INT_MAX) fault(call.name + ": more bytes than this emulator sends");
   const int bytes = static_cast<int>(call.in_bytes);
   call.result.resize(call.out_bytes);
   if (call.name == "ncclBroadcast") {
@@ -172,7 +192,7 @@ void exchange(Call& call) {
 void land(const Call& call) {
   maxim_emulated::trace(call.name, call.out_bytes);
   if (call.in != nullptr && std::memcmp(call.in, call.input.data(), call.in_bytes) != 0)
-    throw Fault(describe(call) + ": its input was changed before it was done");
+    fault(describe(call) + ": its input was changed before it was done");
   if (call.out != nullptr) std::memcpy(call.out, call.result.data(), call.out_bytes);
 }
 
@@ -181,7 +201,7 @@ ncclResult_t run(std::vector<Call> calls) {
   if (comm.in_progress) return ncclInvalidArgument;
   for (const Call& call : calls)
     if (call.comm != &comm || call.stream != calls[0].stream)
-      throw Fault("a group of several communicators or streams, which Maxim does not use");
+      fault("a group of several communicators or streams, which Maxim does not use");
   read_inputs(calls);
   demand_same_calls(calls);
   for (Call& call : calls) exchange(call);
@@ -203,13 +223,17 @@ ncclResult_t add(Call call) {
   check_comm(name, call.comm);
   if (Streams::instance().check(call.stream) != cudaSuccess) return ncclInvalidArgument;
   if (call.stream->device != call.comm->device)
-    throw Fault(fmt::format("{}: a stream of device {}, a communicator of device {}", name,
-                            call.stream->device, call.comm->device));
+    fault(fmt::format("{}: a stream of device {}, a communicator of device {}", name,
+                      call.stream->device, call.comm->device));
   if (call.root < 0 || call.root >= call.comm->size) return ncclInvalidArgument;
-  if (call.in != nullptr && call.in_bytes > 0)
-    maxim_emulated::require_device_memory(name, call.in, call.in_bytes);
-  if (call.out != nullptr && call.out_bytes > 0)
-    maxim_emulated::require_device_memory(name, call.out, call.out_bytes);
+  try {
+    if (call.in != nullptr && call.in_bytes > 0)
+      maxim_emulated::require_device_memory(name, call.in, call.in_bytes);
+    if (call.out != nullptr && call.out_bytes > 0)
+      maxim_emulated::require_device_memory(name, call.out, call.out_bytes);
+  } catch (const Fault& missing) {
+    fault(missing.what());
+  }
   calls.push_back(std::move(call));
   return group_depth > 0 ? ncclSuccess : run(std::exchange(calls, {}));
 }
@@ -220,7 +244,7 @@ void check_place(const char* name, const void* part, const char* whole, size_t b
   const auto distance = static_cast<const char*>(part) - whole;
   const auto unit = static_cast<std::ptrdiff_t>(bytes);
   if (distance == rank * unit || distance >= ranks * unit || distance <= -unit) return;
-  throw Fault(fmt::format("{}: buffers overlap, but not in place", name));
+  fault(fmt::format("{}: buffers overlap, but not in place", name));
 }
 
 }  // namespace
@@ -250,14 +274,14 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
-  if (config->blocking != 0) throw Fault("a blocking communicator, which cannot be timed out");
+  if (config->blocking != 0) fault("a blocking communicator, which cannot be timed out");
   auto* made = new ncclComm{.device = maxim_emulated::current_device(), .in_progress = true};
   MPI_Comm_dup(MPI_COMM_WORLD, &made->ranks);
   MPI_Comm_rank(made->ranks, &made->rank);
   MPI_Comm_size(made->ranks, &made->size);
   if (made->rank != rank || made->size != ranks)
-    throw Fault(fmt::format("ncclCommInitRankConfig: rank {} of {}, but {} of {} of the mpirun",
-                            rank, ranks, made->rank, made->size));
+    fault(fmt::format("ncclCommInitRankConfig: rank {} of {}, but {} of {} of the mpirun", rank,
+                      ranks, made->rank, made->size));
   char mine[256] = {};
   gethostname(mine, 100);
   cudaDeviceGetPCIBusId(mine + 100, 28, made->device);
@@ -266,7 +290,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   MPI_Allgather(mine, 256, MPI_CHAR, all.data(), 256, MPI_CHAR, made->ranks);
   for (int r = 0; r < ranks; ++r) {
     if (std::memcmp(&all[256 * r + 128], mine + 128, 128) != 0)
-      throw Fault("ncclCommInitRankConfig: ranks with different ids");
+      fault("ncclCommInitRankConfig: ranks with different ids");
     if (r != rank && std::memcmp(&all[256 * r], mine, 128) == 0) return ncclInvalidUsage;
   }
   *comm = made;
