@@ -90,7 +90,7 @@ EMULATED_LIBRARY := $(EMULATOR) $(call emulated_objects,$(wildcard $(addsuffix /
 $(EMULATED)/%: override CUDA := 1
 $(EMULATED)/%: override CUDA_FLAGS := -DMAXIM_NCCL=1 -Itests/emulator/include
 $(EMULATED)/%: override CUDA_LIBS := -lboost_context
-emulated: $(addprefix $(EMULATED)/,train tests/emulator_tests tests/unit_tests tests/mpi_tests)
+emulated: $(addprefix $(EMULATED)/,train tests/emulator_tests tests/unit_tests tests/mpi_tests bench/kernels)
 $(EMULATED)/train: $(EMULATED)/apps/train.o $(EMULATED_LIBRARY)
 	$(CXX) $(CXXFLAGS) -o $@ $^ $(LDLIBS)
 $(EMULATED)/tests/unit_tests: $(call emulated_objects,$(wildcard $(addsuffix /*.cpp,tests $(TEST_ROOMS)))) $(EMULATED_LIBRARY)
@@ -113,7 +113,7 @@ $(EMULATED)/%.o: %.cpp
 $(EMULATED)/%.o: %.cu
 	$(emulate)
 
-test: $(PROGRAMS) $(DEMO_PROGRAMS) emulated $(addprefix $(BUILD)/tests/,unit_tests mpi_tests program_tests)
+test: $(PROGRAMS) $(DEMO_PROGRAMS) emulated $(addprefix $(BUILD)/tests/,unit_tests mpi_tests program_tests) $(BUILD)/bench/collectives
 	bash tests/run.sh $(BUILD)
 bench: $(BUILD)/bench/kernels
 	$< --device cpu --tokens 2048
