@@ -9,9 +9,13 @@
 #include "runtime/error.h"
 #include "runtime/philox.h"
 #include "tests/catch.h"
+#include "tests/mpi/places.h"
 #include "tests/mpi/world.h"
 
 using namespace maxim;
+using maxim_tests::Buffer;
+using maxim_tests::Place;
+using maxim_tests::places;
 using maxim_tests::world;
 
 namespace {
@@ -25,13 +29,6 @@ float value(int r, int64_t i) {
   return 2 * uniform(philox(static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), r, 0, 1, 2)
                          .x[0]) -
          1;
-}
-
-// The sum in rank order, in floats: what every rank must have to the bit.
-float sum_of(int64_t i) {
-  float sum = value(0, i);
-  for (int r = 1; r < size(); ++r) sum += value(r, i);
-  return sum;
 }
 
 std::vector<float> values(int r, int64_t count) {
@@ -48,6 +45,28 @@ int64_t difference(const std::vector<float>& a, const std::vector<float>& b) {
   return -1;
 }
 
+// First index where got[i] is not the sum of all ranks' value(r, first + i), -1 if nowhere: the
+// float sum in rank order to the bit; or, where the order is another, the exact sum to the rounding
+// of size - 1 additions, each of half an ulp (2^-24) of at most the sum of magnitudes.
+int64_t wrong_sum(const Place& place, const std::vector<float>& got, int64_t first = 0) {
+  for (size_t i = 0; i < got.size(); ++i) {
+    const int64_t at = first + static_cast<int64_t>(i);
+    float in_order = value(0, at);
+    double exact = in_order, magnitude = std::abs(exact);
+    for (int r = 1; r < size(); ++r) {
+      const float next = value(r, at);
+      in_order += next;
+      exact += next;
+      magnitude += std::abs(next);
+    }
+    const bool right = place.in_rank_order()
+                           ? got[i] == in_order
+                           : std::abs(got[i] - exact) <= (size() - 1) * magnitude * 0x1p-24;
+    if (!right) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
 // Row counts for every rank: uneven with zeros, all on one rank, none at all, and large enough for
 // several chunks and messages (1.05 M floats fill one 4 MB message).
 std::vector<std::vector<int64_t>> partitions() {
@@ -60,6 +79,33 @@ std::vector<std::vector<int64_t>> partitions() {
   }
   all[1][size() - 1] = 350003;
   return all;
+}
+
+struct Rows {
+  int64_t all = 0, before = 0;  // before this rank's
+};
+Rows rows_of(const std::vector<int64_t>& parts) {
+  Rows rows;
+  for (int r = 0; r < size(); ++r) {
+    if (r < rank()) rows.before += parts[r];
+    rows.all += parts[r];
+  }
+  return rows;
+}
+
+uint16_t bf16_bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return static_cast<uint16_t>(bits >> 16);
+}
+float from_bf16(uint16_t x) {
+  const uint32_t bits = uint32_t{x} << 16;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+Tensor as_bf16(const Buffer<uint16_t>& buffer) {
+  return Tensor(buffer.view().data(), DType::bf16, buffer.view().size());
 }
 
 }  // namespace
@@ -78,225 +124,268 @@ TEST_CASE("mpi: the world is what the launcher made") {
   const bool mpi = std::getenv("OMPI_COMM_WORLD_SIZE") || std::getenv("PMIX_RANK");
   CHECK((initialized != 0) == mpi);
   CHECK(world().mpi == mpi);
+  for (const Place& place : places()) {
+    CHECK(place.communicator->rank() == rank());
+    CHECK(place.communicator->size() == size());
+  }
 }
 
 TEST_CASE("mpi: all_gather of uneven parts") {
   constexpr int64_t kColumns = 3;
-  for (const std::vector<int64_t>& parts : partitions()) {
-    int64_t rows = 0, before = 0;
-    for (int r = 0; r < size(); ++r) {
-      if (r < rank()) before += parts[r];
-      rows += parts[r];
-    }
-    std::vector<float> expected;
-    for (int r = 0; r < size(); ++r) {
-      const std::vector<float> part = values(r, parts[r] * kColumns);
-      expected.insert(expected.end(), part.begin(), part.end());
-    }
-    std::vector<float> mine = values(rank(), parts[rank()] * kColumns);
-    std::vector<float> all(rows * kColumns, NAN);
-    const int64_t sent = communicator().bytes_sent();
-    communicator().all_gather(Tensor::of(all, rows, kColumns),
-                              Tensor::of(mine, parts[rank()], kColumns), parts);
-    CHECK(difference(all, expected) == -1);
-    CHECK(communicator().bytes_sent() - sent ==
-          static_cast<int64_t>(mine.size()) * 4 * (size() - 1));
+  for (const Place& place : places())
+    for (const std::vector<int64_t>& parts : partitions()) {
+      INFO(place.name);
+      const Rows rows = rows_of(parts);
+      std::vector<float> expected;
+      for (int r = 0; r < size(); ++r) {
+        const std::vector<float> part = values(r, parts[r] * kColumns);
+        expected.insert(expected.end(), part.begin(), part.end());
+      }
+      const std::vector<float> original = values(rank(), parts[rank()] * kColumns);
+      const Buffer<float> mine(place.device(), original);
+      const Buffer<float> all(place.device(), std::vector<float>(rows.all * kColumns, NAN));
+      const int64_t sent = place.communicator->bytes_sent();
+      place.communicator->all_gather(all.rows(rows.all, kColumns),
+                                     mine.rows(parts[rank()], kColumns), parts);
+      CHECK(difference(all.get(), expected) == -1);
+      CHECK(difference(mine.get(), original) == -1);
+      CHECK(place.communicator->bytes_sent() - sent ==
+            static_cast<int64_t>(original.size()) * 4 * (size() - 1));
 
-    // In place.
-    std::vector<float> again(rows * kColumns, NAN);
-    const Tensor whole = Tensor::of(again, rows, kColumns);
-    const Tensor own = whole.slice(before, before + parts[rank()]);
-    if (!mine.empty()) std::memcpy(own.data(), mine.data(), mine.size() * 4);
-    communicator().all_gather(whole, own, parts);
-    CHECK(difference(again, expected) == -1);
-  }
+      // In place.
+      std::vector<float> own(rows.all * kColumns, NAN);
+      std::copy(original.begin(), original.end(), own.begin() + rows.before * kColumns);
+      const Buffer<float> again(place.device(), own);
+      const Tensor whole = again.rows(rows.all, kColumns);
+      place.communicator->all_gather(whole, whole.slice(rows.before, rows.before + parts[rank()]),
+                                     parts);
+      CHECK(difference(again.get(), expected) == -1);
+    }
 }
 
 TEST_CASE("mpi: all_gather of two-byte elements") {
   std::vector<int64_t> parts(size());
   for (int r = 0; r < size(); ++r) parts[r] = 2 * r + 1;  // odd byte counts in total
-  std::vector<uint16_t> mine(parts[rank()], static_cast<uint16_t>(1000 + rank()));
-  std::vector<uint16_t> all(size() * size(), 0);
-  communicator().all_gather(Tensor::of(all), Tensor::of(mine), parts);
-  size_t i = 0;
-  for (int r = 0; r < size(); ++r)
-    for (int64_t j = 0; j < parts[r]; ++j) CHECK(all[i++] == 1000 + r);
+  for (const Place& place : places()) {
+    INFO(place.name);
+    const Buffer<uint16_t> mine(
+        place.device(), std::vector<uint16_t>(parts[rank()], static_cast<uint16_t>(1000 + rank())));
+    const Buffer<uint16_t> all(place.device(), std::vector<uint16_t>(size() * size(), 0));
+    place.communicator->all_gather(all.view(), mine.view(), parts);
+    const std::vector<uint16_t> got = all.get();
+    size_t i = 0;
+    for (int r = 0; r < size(); ++r)
+      for (int64_t j = 0; j < parts[r]; ++j) CHECK(got[i++] == 1000 + r);
+  }
 }
 
 TEST_CASE("mpi: reduce_scatter sums in rank order") {
   constexpr int64_t kColumns = 3;
-  for (const std::vector<int64_t>& parts : partitions()) {
-    int64_t rows = 0, before = 0;
-    for (int r = 0; r < size(); ++r) {
-      if (r < rank()) before += parts[r];
-      rows += parts[r];
+  for (const Place& place : places())
+    for (const std::vector<int64_t>& parts : partitions()) {
+      INFO(place.name);
+      const Rows rows = rows_of(parts);
+      const std::vector<float> original = values(rank(), rows.all * kColumns);
+      const Buffer<float> all(place.device(), original);
+      const Buffer<float> mine(place.device(), std::vector<float>(parts[rank()] * kColumns, NAN));
+      const int64_t sent = place.communicator->bytes_sent();
+      place.communicator->reduce_scatter(mine.rows(parts[rank()], kColumns),
+                                         all.rows(rows.all, kColumns), parts);
+      CHECK(wrong_sum(place, mine.get(), rows.before * kColumns) == -1);
+      CHECK(difference(all.get(), original) == -1);
+      CHECK(place.communicator->bytes_sent() - sent == all.view().bytes() - mine.view().bytes());
+
+      // In place: the other rows stay as they are.
+      const Tensor whole = all.rows(rows.all, kColumns);
+      place.communicator->reduce_scatter(whole.slice(rows.before, rows.before + parts[rank()]),
+                                         whole, parts);
+      std::vector<float> expected = original;
+      const std::vector<float> sums = mine.get();
+      std::copy(sums.begin(), sums.end(), expected.begin() + rows.before * kColumns);
+      CHECK(difference(all.get(), expected) == -1);
     }
-    const std::vector<float> original = values(rank(), rows * kColumns);
-    std::vector<float> all = original;
-    std::vector<float> mine(parts[rank()] * kColumns, NAN), expected(mine.size());
-    for (size_t i = 0; i < expected.size(); ++i) expected[i] = sum_of(before * kColumns + i);
-    const int64_t sent = communicator().bytes_sent();
-    communicator().reduce_scatter(Tensor::of(mine, parts[rank()], kColumns),
-                                  Tensor::of(all, rows, kColumns), parts);
-    CHECK(difference(mine, expected) == -1);
-    CHECK(difference(all, original) == -1);
-    CHECK(communicator().bytes_sent() - sent == static_cast<int64_t>(all.size() - mine.size()) * 4);
-  }
 }
 
 TEST_CASE("mpi: all_reduce sums in rank order, any size") {
   // Below and above the small path (16,384 floats), at its edge, around chunks (131,072) per rank.
-  for (const int64_t count :
-       {0, 1, 2, 3, 16383, 16384, 16385, 131072 * 2, 131072 * 4 + 1, 1000003}) {
-    std::vector<float> data = values(rank(), count), expected(count);
-    for (int64_t i = 0; i < count; ++i) expected[i] = sum_of(i);
-    communicator().all_reduce(Tensor::of(data), Reduction::sum);
-    INFO("count " << count);
-    CHECK(difference(data, expected) == -1);
-  }
+  for (const Place& place : places())
+    for (const int64_t count :
+         {0, 1, 2, 3, 16383, 16384, 16385, 131072 * 2, 131072 * 4 + 1, 1000003}) {
+      const Buffer<float> data(place.device(), values(rank(), count));
+      place.communicator->all_reduce(data.view(), Reduction::sum);
+      INFO(place.name << ", count " << count);
+      CHECK(wrong_sum(place, data.get()) == -1);
+    }
 }
 
 TEST_CASE("mpi: a large all_reduce sends the least possible and repeats bit for bit") {
   const int64_t count = 3000001;
   const std::vector<float> original = values(rank(), count);
-  std::vector<float> first = original, second = original;
-  const int64_t sent = communicator().bytes_sent(), calls = communicator().calls();
-  communicator().all_reduce(Tensor::of(first), Reduction::sum);
-  // This rank's contributions to all slices but its own, and its own slice to all others.
-  const int64_t slice = count * (rank() + 1) / size() - count * rank() / size();
-  CHECK(communicator().bytes_sent() - sent == 4 * (count - slice + slice * (size() - 1)));
-  CHECK(communicator().calls() - calls == 1);
-  communicator().all_reduce(Tensor::of(second), Reduction::sum);
-  CHECK(difference(first, second) == -1);
-  // Every rank has the same bits: compare with rank 0's.
-  std::vector<float> of_root = first;
-  communicator().broadcast(Tensor::of(of_root), 0);
-  CHECK(difference(first, of_root) == -1);
+  for (const Place& place : places()) {
+    INFO(place.name);
+    const Buffer<float> first(place.device(), original), second(place.device(), original);
+    const int64_t sent = place.communicator->bytes_sent(), calls = place.communicator->calls();
+    place.communicator->all_reduce(first.view(), Reduction::sum);
+    // This rank's contributions to all slices but its own, and its own slice to all others. (A ring
+    // has every rank send the mean of that.)
+    const int64_t slice = count * (rank() + 1) / size() - count * rank() / size();
+    const int64_t least = place.in_rank_order() ? 4 * (count - slice + slice * (size() - 1))
+                                                : 4 * count * 2 * (size() - 1) / size();
+    CHECK(place.communicator->bytes_sent() - sent == least);
+    CHECK(place.communicator->calls() - calls == 1);
+    place.communicator->all_reduce(second.view(), Reduction::sum);
+    const std::vector<float> sums = first.get();
+    CHECK(difference(sums, second.get()) == -1);
+    // Every rank has the same bits: compare with rank 0's.
+    place.communicator->broadcast(second.view(), 0);
+    CHECK(difference(sums, second.get()) == -1);
+  }
 }
 
 TEST_CASE("mpi: all_reduce max, NaN included") {
-  for (const int64_t count : {5, 300001}) {
-    std::vector<float> data = values(rank(), count);
-    if (rank() == size() - 1) data[3] = NAN;
-    if (rank() == 0) data[4] = -INFINITY;
-    communicator().all_reduce(Tensor::of(data), Reduction::max);
-    int64_t wrong = -1;
-    for (int64_t i = 0; i < count; ++i) {
-      if (i == 3 || i == 4) continue;
-      float largest = value(0, i);
-      for (int r = 1; r < size(); ++r) largest = std::max(largest, value(r, i));
-      if (data[i] != largest) wrong = i;
+  for (const Place& place : places())
+    for (const int64_t count : {5, 300001}) {
+      std::vector<float> data = values(rank(), count);
+      if (rank() == size() - 1) data[3] = NAN;
+      if (rank() == 0) data[4] = -INFINITY;
+      const Buffer<float> buffer(place.device(), data);
+      place.communicator->all_reduce(buffer.view(), Reduction::max);
+      data = buffer.get();
+      int64_t wrong = -1;
+      for (int64_t i = 0; i < count; ++i) {
+        if (i == 3 || i == 4) continue;
+        float largest = value(0, i);
+        for (int r = 1; r < size(); ++r) largest = std::max(largest, value(r, i));
+        if (data[i] != largest) wrong = i;
+      }
+      INFO(place.name);
+      CHECK(wrong == -1);
+      if (place.in_rank_order()) CHECK(std::isnan(data[3]));  // NCCL passes over NaN
+      CHECK((size() == 1 ? std::isinf(data[4]) : std::isfinite(data[4])));
     }
-    CHECK(wrong == -1);
-    CHECK(std::isnan(data[3]));
-    CHECK((size() == 1 ? std::isinf(data[4]) : std::isfinite(data[4])));
-  }
 }
 
 TEST_CASE("mpi: broadcast from every root") {
-  for (int root = 0; root < size(); ++root) {
-    for (const int64_t count : {0, 1, 1200001}) {  // 1.2 M floats: two messages
-      std::vector<float> data = values(rank(), count);
-      communicator().broadcast(Tensor::of(data), root);
-      CHECK(difference(data, values(root, count)) == -1);
-    }
-  }
+  for (const Place& place : places())
+    for (int root = 0; root < size(); ++root)
+      for (const int64_t count : {0, 1, 1200001}) {  // 1.2 M floats: two messages
+        INFO(place.name);
+        const Buffer<float> data(place.device(), values(rank(), count));
+        place.communicator->broadcast(data.view(), root);
+        CHECK(difference(data.get(), values(root, count)) == -1);
+      }
 }
 
 TEST_CASE("mpi: host messages") {
-  const std::vector<std::string> texts =
-      communicator().all_gather_text(std::string(rank() * 1000, 'a' + rank()));
-  REQUIRE(static_cast<int>(texts.size()) == size());
-  for (int r = 0; r < size(); ++r) CHECK(texts[r] == std::string(r * 1000, 'a' + r));
-  for (const std::string& text : communicator().all_gather_text("")) CHECK(text.empty());
+  for (const Place& place : places()) {
+    Communicator& messages = *place.communicator;
+    const std::vector<std::string> texts =
+        messages.all_gather_text(std::string(rank() * 1000, 'a' + rank()));
+    REQUIRE(static_cast<int>(texts.size()) == size());
+    for (int r = 0; r < size(); ++r) CHECK(texts[r] == std::string(r * 1000, 'a' + r));
+    for (const std::string& text : messages.all_gather_text("")) CHECK(text.empty());
 
-  const std::vector<double> sums = communicator().sum_host({1.0 * rank(), 0.25});
-  CHECK(sums[0] == size() * (size() - 1) / 2);
-  CHECK(sums[1] == 0.25 * size());
-  CHECK(communicator().sum_host({}).empty());
+    const std::vector<double> sums = messages.sum_host({1.0 * rank(), 0.25});
+    CHECK(sums[0] == size() * (size() - 1) / 2);
+    CHECK(sums[1] == 0.25 * size());
+    CHECK(messages.sum_host({}).empty());
 
-  std::vector<int32_t> list(rank() % 2 == 0 ? rank() + 1 : 0, 100 + rank()), all;
-  std::vector<int64_t> parts;
-  communicator().all_gather_list(all, parts, list);
-  std::vector<int32_t> expected;
-  for (int r = 0; r < size(); ++r) {
-    const int length = r % 2 == 0 ? r + 1 : 0;
-    CHECK(parts[r] == length);
-    expected.insert(expected.end(), length, 100 + r);
+    std::vector<int32_t> list(rank() % 2 == 0 ? rank() + 1 : 0, 100 + rank()), all;
+    std::vector<int64_t> parts;
+    messages.all_gather_list(all, parts, list);
+    std::vector<int32_t> expected;
+    for (int r = 0; r < size(); ++r) {
+      const int length = r % 2 == 0 ? r + 1 : 0;
+      CHECK(parts[r] == length);
+      expected.insert(expected.end(), length, 100 + r);
+    }
+    CHECK(all == expected);
   }
-  CHECK(all == expected);
 }
 
-TEST_CASE("mpi: 16-bit sums are taken in f32 and rounded once") {
+TEST_CASE("mpi: 16-bit sums") {
   // Whole numbers of up to 8 bits are exact in bf16; 256 + 1 + 1 is 258 in f32, but 256 when each
-  // partial sum is rounded to bf16 (ties to even).
-  const auto bits_of = [](float x) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, 4);
-    return static_cast<uint16_t>(bits >> 16);
-  };
-  for (const int64_t count : {5, 1000003}) {
-    std::vector<uint16_t> v(count, bits_of(rank() == 0 ? 256 : 1));
-    const float sum = 256.0f + static_cast<float>(size() - 1);
-    const uint16_t expected = bits_of(size() == 2   ? 256
-                                      : size() == 4 ? 260
-                                                    : sum);  // 257, 259: ties
-    communicator().all_reduce(Tensor(v.data(), DType::bf16, count), Reduction::sum);
-    CHECK(std::count(v.begin(), v.end(), expected) == count);
+  // partial sum is rounded to bf16 (ties to even). In rank order the sum is taken in f32 and
+  // rounded once; NCCL rounds each, by 1 at most, in an order of its own.
+  for (const Place& place : places()) {
+    INFO(place.name);
+    for (const int64_t count : {5, 1000003}) {
+      const Buffer<uint16_t> v(place.device(),
+                               std::vector<uint16_t>(count, bf16_bits(rank() == 0 ? 256 : 1)));
+      const float sum = 256.0f + static_cast<float>(size() - 1);
+      const float rounded = size() == 2 ? 256 : size() == 4 ? 260 : sum;  // 257, 259: ties
+      place.communicator->all_reduce(as_bf16(v), Reduction::sum);
+      int64_t wrong = 0;
+      for (const uint16_t bits : v.get())
+        wrong += place.in_rank_order()
+                     ? from_bf16(bits) != rounded
+                     : std::abs(from_bf16(bits) - sum) > static_cast<float>(size() - 1);
+      CHECK(wrong == 0);
+    }
+    std::vector<uint16_t> all(size(), bf16_bits(static_cast<float>(1 + rank())));
+    all[0] = bf16_bits(NAN);
+    const Buffer<uint16_t> mine(place.device(), {0}), whole(place.device(), all);
+    place.communicator->reduce_scatter(as_bf16(mine), as_bf16(whole),
+                                       std::vector<int64_t>(size(), 1));
+    const uint16_t got = mine.get()[0];
+    if (rank() == 0)
+      CHECK((got & 0x7fff) > 0x7f80);
+    else
+      CHECK(got == bf16_bits(static_cast<float>(size() * (size() + 1) / 2)));
   }
-  std::vector<uint16_t> all(size(), bits_of(static_cast<float>(1 + rank())));
-  all[0] = bits_of(NAN);
-  uint16_t mine = 0;
-  communicator().reduce_scatter(Tensor(&mine, DType::bf16, 1),
-                                Tensor(all.data(), DType::bf16, size()),
-                                std::vector<int64_t>(size(), 1));
-  if (rank() == 0)
-    CHECK((mine & 0x7fff) > 0x7f80);
-  else
-    CHECK(mine == bits_of(static_cast<float>(size() * (size() + 1) / 2)));
 }
 
 TEST_CASE("mpi: the second queue works in order beside the first") {
   constexpr int64_t kCount = 300007;
-  std::vector<float> beside = values(rank(), kCount), inline_ = beside, expected(kCount);
-  for (int64_t i = 0; i < kCount; ++i) expected[i] = sum_of(i);
-  const int64_t sent = communicator().bytes_sent(), calls = communicator().calls();
-  for (int round = 0; round < 3; ++round) {
-    std::vector<float> doubled = values(rank(), kCount);
-    beside = doubled;
-    communicator().beside(
-        [&](Communicator& second) { second.all_reduce(Tensor::of(beside), Reduction::sum); });
-    communicator().beside([&](Communicator& second) {  // after the first: sums the sums
-      doubled = beside;
-      second.all_reduce(Tensor::of(doubled), Reduction::max);
-    });
-    inline_ = values(rank(), kCount);
-    communicator().all_reduce(Tensor::of(inline_), Reduction::sum);
-    communicator().join();
-    CHECK(difference(inline_, expected) == -1);
-    CHECK(difference(beside, expected) == -1);
-    CHECK(difference(doubled, expected) == -1);
+  const std::vector<float> original = values(rank(), kCount);
+  for (const Place& place : places()) {
+    INFO(place.name);
+    Communicator& first = *place.communicator;
+    const Buffer<float> beside(place.device(), original), within(place.device(), original),
+        last(place.device(), original);
+    const int64_t sent = first.bytes_sent(), calls = first.calls();
+    for (int round = 0; round < 3; ++round) {
+      for (const Buffer<float>* buffer : {&beside, &within, &last})
+        place.device().copy_in(buffer->view(), original.data());
+      first.beside([&](Communicator& second) { second.all_reduce(beside.view(), Reduction::sum); });
+      // After the first, when all ranks have the same, this changes nothing.
+      first.beside([&](Communicator& second) { second.all_reduce(beside.view(), Reduction::max); });
+      first.all_reduce(within.view(), Reduction::sum);
+      first.beside([&](Communicator& second) { second.all_reduce(last.view(), Reduction::sum); });
+      first.join();
+      CHECK(wrong_sum(place, last.get()) == -1);
+      CHECK(wrong_sum(place, within.get()) == -1);
+      CHECK(wrong_sum(place, beside.get()) == -1);
+    }
+    CHECK(first.calls() - calls == 12);
+    if (size() > 1) CHECK(first.bytes_sent() - sent > 12 * kCount);
+    first.join();  // nothing begun: nothing to wait for
   }
-  CHECK(communicator().calls() - calls == 9);
-  if (size() > 1) CHECK(communicator().bytes_sent() - sent > 9 * kCount);
-  communicator().join();  // nothing begun: nothing to wait for
 }
 
-TEST_CASE("mpi: an error beside is thrown by join") {
-  communicator().beside([](Communicator&) { fail("no bucket"); });
-  CHECK_THROWS_AS(communicator().join(), Error);
-  communicator().join();
-  CHECK(communicator().all_gather_host(1).size() == static_cast<size_t>(size()));
+TEST_CASE("mpi: an error beside is thrown by join, or at once") {
+  for (const Place& place : places()) {
+    INFO(place.name);
+    Communicator& first = *place.communicator;
+    CHECK_THROWS_AS((first.beside([](Communicator&) { fail("no bucket"); }), first.join()), Error);
+    first.join();
+    CHECK(first.all_gather_host(1).size() == static_cast<size_t>(size()));
+    const Buffer<float> data(place.device(), values(rank(), 3));
+    first.all_reduce(data.view(), Reduction::sum);
+    CHECK(wrong_sum(place, data.get()) == -1);
+  }
 }
 
 TEST_CASE("mpi: what does not fit is refused on every rank") {
-  std::vector<float> v(size());
   std::vector<int64_t> parts(size(), 1);
   parts[0] = 2;  // sums to one more than there is
-  CHECK_THROWS_AS(communicator().all_gather(Tensor::of(v), Tensor::of(v).slice(0, 1), parts),
-                  Error);
-  std::vector<int32_t> whole(size());
-  CHECK_THROWS_AS(communicator().all_reduce(Tensor::of(whole), Reduction::sum), Error);
+  for (const Place& place : places()) {
+    INFO(place.name);
+    const Buffer<float> v(place.device(), std::vector<float>(size()));
+    CHECK_THROWS_AS(place.communicator->all_gather(v.view(), v.view().slice(0, 1), parts), Error);
+    const Buffer<int32_t> whole(place.device(), std::vector<int32_t>(size()));
+    CHECK_THROWS_AS(place.communicator->all_reduce(whole.view(), Reduction::sum), Error);
+  }
 }
 
 namespace {
