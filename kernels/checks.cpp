@@ -42,6 +42,10 @@ void check(const LayerNormBackward& args) {
   check_rows(args.s, rows, h, "s");
   if (!args.d_x.absent()) check_rows(args.d_x, rows, h, "d_x");
   if (!args.d_bias.absent()) check_size(args.d_bias, h, "d_bias");
+  if (!args.y.absent()) {
+    check_rows(args.y, rows, h, "y");
+    check_size(args.beta, h, "beta");
+  }
   check_size(args.mean, rows, "mean");
   check_size(args.rstd, rows, "rstd");
   check_size(args.gamma, h, "gamma");

@@ -84,6 +84,8 @@ struct LayerNormBackward {
   Tensor d_y;          // [T, H] in
   Tensor s, mean, rstd;  // saved by the forward pass
   Tensor gamma;          // [H]
+  Tensor y = {};         // [T, H] out: the forward pass's y again, to the bit; absent: not wanted
+  Tensor beta = {};      // [H], for y
   Dropout dropout = {};
 };
 

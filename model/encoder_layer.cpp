@@ -13,6 +13,14 @@ void multiply_back(Ops& ops, const Tensor& d_x, const Tensor& d_y, const Tensor&
   ops.gemm({.c = d_x, .a = d_y, .b = weight, .accumulate = accumulate});
 }
 
+// A [T, columns] matrix in the memory of a wider one, behind `skip` * T elements.
+Tensor part_of(const Tensor& wide, int64_t skip, int64_t columns) {
+  const int64_t rows = wide.rows();
+  return wide.reshape(wide.size(), 1)
+      .slice(skip * rows, (skip + columns) * rows)
+      .reshape(rows, columns);
+}
+
 }  // namespace
 
 LayerNormWeights::LayerNormWeights(const Parameters& parameters, const std::string& name)
@@ -23,10 +31,7 @@ LayerNormWeights::LayerNormWeights(const Parameters& parameters, const std::stri
 }
 
 Tensor LayerScratch::part(int64_t skip, int64_t columns) const {
-  const int64_t rows = wide.rows();
-  return wide.reshape(wide.size(), 1)
-      .slice(skip * rows, (skip + columns) * rows)
-      .reshape(rows, columns);
+  return part_of(wide, skip, columns);
 }
 
 EncoderLayer::Linear::Linear(const Parameters& parameters, const std::string& first, int64_t parts)
@@ -77,11 +82,12 @@ void EncoderLayer::normalize(const Tensor& y, const LayerNormWeights& weights,
 }
 
 // Turns the gradient of y in scratch.main into that of s, adds those of the weights and of the
-// bias of the linear before it, and returns the gradient of that linear's output.
+// bias of the linear before it, and returns the gradient of that linear's output. `y`, unless
+// absent, becomes the LayerNorm's output again.
 Tensor EncoderLayer::normalize_backward(const LayerScratch& scratch,
                                         const LayerNormWeights& weights, const SavedNorm& saved,
                                         const Tensor& d_bias, const Dropout& dropout,
-                                        const Sequences& sequences) const {
+                                        const Sequences& sequences, const Tensor& y) const {
   // Without dropout the two gradients are the same numbers, so one is written.
   const Tensor d_x = dropout.active() ? scratch.branch : Tensor();
   ops_.layer_norm_backward({.d_s = scratch.main,
@@ -94,6 +100,8 @@ Tensor EncoderLayer::normalize_backward(const LayerScratch& scratch,
                             .mean = saved.mean,
                             .rstd = saved.rstd,
                             .gamma = weights.gamma,
+                            .y = y,
+                            .beta = weights.beta,
                             .dropout = dropout},
                            sequences);
   return dropout.active() ? d_x : scratch.main;
@@ -124,15 +132,10 @@ void EncoderLayer::backward_feed_forward(const SavedLayer& saved, const LayerScr
   const Tensor& a = saved.h;  // takes the place of h
   const Tensor d_h = scratch.part(0, intermediate_);
   const Tensor d_f = normalize_backward(scratch, output_norm_, saved.output_norm, down_.d_bias,
-                                        dropout, sequences);
+                                        dropout, sequences, Tensor());
   multiply_back(ops_, d_h, d_f, down_.weight, false);
   ops_.gelu_backward(a, d_h, up_.d_bias, d_h, saved.h);
   add_weight_gradient(down_, d_f, a);
-  const Tensor& y1 = scratch.branch;  // d_f is not needed any more
-  const SavedNorm& norm = saved.attention_norm;
-  ops_.layer_norm_apply(y1, norm.s, norm.mean, norm.rstd, attention_norm_.gamma,
-                        attention_norm_.beta);
-  add_weight_gradient(up_, d_h, y1);
   multiply_back(ops_, scratch.main, d_h, up_.weight, true);
 }
 
@@ -140,10 +143,15 @@ void EncoderLayer::backward(const SavedLayer& saved, const LayerScratch& scratch
                             const Sequences& sequences, const LayerDropout& dropout,
                             const std::function<void(const Tensor&)>& recompute_input) const {
   backward_feed_forward(saved, scratch, sequences, dropout.output);
-  const Tensor d_attention = scratch.part(0, hidden_);
-  const Tensor d_qkv = scratch.part(hidden_, 3 * hidden_);
+  // The place of a, which is not needed any more; or what is free behind a narrower d_h.
+  const Tensor d_h = scratch.part(0, intermediate_);
+  const Tensor y1 = intermediate_ >= hidden_ ? part_of(saved.h, 0, hidden_)
+                                             : scratch.part(intermediate_, hidden_);
   const Tensor d_o = normalize_backward(scratch, attention_norm_, saved.attention_norm,
-                                        output_.d_bias, dropout.attention_output, sequences);
+                                        output_.d_bias, dropout.attention_output, sequences, y1);
+  add_weight_gradient(up_, d_h, y1);
+  const Tensor d_attention = scratch.part(0, hidden_);  // over d_h
+  const Tensor d_qkv = scratch.part(hidden_, 3 * hidden_);
   add_weight_gradient(output_, d_o, saved.attention);
   multiply_back(ops_, d_attention, d_o, output_.weight, false);
   ops_.attention_backward({.d_qkv = d_qkv,

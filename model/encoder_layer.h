@@ -88,7 +88,7 @@ class EncoderLayer {
                  const Sequences& sequences) const;
   Tensor normalize_backward(const LayerScratch& scratch, const LayerNormWeights& weights,
                             const SavedNorm& saved, const Tensor& d_bias, const Dropout& dropout,
-                            const Sequences& sequences) const;
+                            const Sequences& sequences, const Tensor& y) const;
   void backward_feed_forward(const SavedLayer& saved, const LayerScratch& scratch,
                              const Sequences& sequences, const Dropout& dropout) const;
 

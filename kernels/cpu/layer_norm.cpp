@@ -80,7 +80,7 @@ void CpuOps::layer_norm_backward(const LayerNormBackward& args, const Sequences&
   const float *d_y = args.d_y.as<float>(), *s = args.s.as<float>();
   const float *mean = args.mean.as<float>(), *rstd = args.rstd.as<float>();
   const float* gamma = args.gamma.as<float>();
-  const bool wants_bias = !args.d_bias.absent();
+  const bool wants_bias = !args.d_bias.absent(), wants_y = !args.y.absent();
 #pragma omp parallel for schedule(static)
   for (int64_t b = 0; b < blocks.count(); ++b) {
     float* sums = partial + b * 3 * h;  // d_gamma, d_beta, d_bias
@@ -88,6 +88,9 @@ void CpuOps::layer_norm_backward(const LayerNormBackward& args, const Sequences&
     for (int64_t t = blocks.begin(b); t < blocks.end(b); ++t) {
       norm_row_backward(d_s + t * h, sums, sums + h, d_y + t * h, s + t * h, {mean[t], rstd[t]},
                         gamma, h);
+      if (wants_y)
+        norm_row(args.y.as<float>() + t * h, s + t * h, {mean[t], rstd[t]}, gamma,
+                 args.beta.as<float>(), h);
       if (d_x != nullptr || wants_bias)
         drop_gradient(d_x == nullptr ? nullptr : d_x + t * h, wants_bias ? sums + 2 * h : nullptr,
                       d_s + t * h, dropout, t, h);

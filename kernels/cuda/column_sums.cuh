@@ -1,5 +1,5 @@
-// Sums over rows in two stages, in an order that depends on the shape alone: blocks of rows are
-// summed (RowBlocks), then the blocks' sums in block order.
+// Sums over rows in an order that depends on the shape alone: blocks of rows are summed
+// (RowBlocks), then the blocks' sums in block order, by the block that is done last.
 #pragma once
 
 #include "kernels/cuda/rows.cuh"
@@ -36,13 +36,47 @@ __device__ __forceinline__ void for_each_tile_sum(const float (&sums)[N], float*
   f((int64_t{blockIdx.x} * kWarp + lane) * N + e, sum);
 }
 
-// out[k][j] += sum over b of partial[b][k][j], in the order of b; k < kinds, j < columns.
-struct PartialSums {
-  float* out[3] = {nullptr, nullptr, nullptr};  // null: not wanted
-  const float* partial = nullptr;               // [blocks, kinds, columns]
-  int64_t blocks = 0, columns = 0;
-  int kinds = 1;
+// Whether this block is the last of `blocks` that come here: then it sees what all of them wrote
+// before. All threads call it. `ticket` is 0 before and, when the last was here, after; `flag` is a
+// word of shared memory. (Which block is the last depends on timing; what it computes does not.)
+__device__ __forceinline__ bool is_last_block(unsigned* ticket, unsigned blocks, unsigned* flag) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) *flag = atomicInc(ticket, blocks - 1);
+  __syncthreads();
+  const bool last = *flag == blocks - 1;
+  __threadfence();
+  return last;
+}
+
+// What the kernels of a grid of column_plan() need to add their sums to `out` [columns].
+struct ColumnSums {
+  float* out;
+  float* partial;     // [blocks of rows, columns]
+  unsigned* tickets;  // [tiles of columns]
 };
-void add_partial_sums(CudaOps& ops, const PartialSums& sums);
+
+// out[j] += the sums of the block's tile, N columns a lane, over all blocks of rows, in their
+// order, by the last block. `cells`: kRowThreads * N floats of shared memory. All threads call it.
+template <int N>
+__device__ __forceinline__ void add_tile_sums(const ColumnSums& o, int64_t columns,
+                                              const float (&sums)[N], float* cells) {
+  for_each_tile_sum<N>(sums, cells, [&](int64_t column, float sum) {
+    if (column < columns) o.partial[blockIdx.y * columns + column] = sum;
+  });
+  if (!is_last_block(o.tickets + blockIdx.x, gridDim.y, reinterpret_cast<unsigned*>(cells))) return;
+  const int64_t column = int64_t{blockIdx.x} * kWarp * N + threadIdx.x;
+  if (threadIdx.x >= kWarp * N || column >= columns) return;
+  float sum = 0;
+#pragma unroll 16
+  for (unsigned b = 0; b < gridDim.y; ++b) sum += o.partial[b * columns + column];
+  o.out[column] += sum;
+}
+
+inline ColumnSums column_sums(CudaOps& ops, const Tensor& out) {
+  const int64_t columns = out.size();
+  return {out.as<float>(), ops.scratch().floats(kMostColumnBlocks * columns, "sums of columns"),
+          ops.tickets(ceil_div(columns, kWarp))};
+}
 
 }  // namespace maxim

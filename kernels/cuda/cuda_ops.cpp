@@ -5,8 +5,23 @@
 
 namespace maxim {
 
+namespace {
+
+constexpr int64_t kTickets = 4096;
+
+}  // namespace
+
 CudaOps::CudaOps(CudaDevice& device, bool tf32)
-    : device_(device), cublas_lt_(std::make_unique<CublasLt>(device, tf32)) {}
+    : device_(device),
+      tickets_(device, DType::i32, kTickets, "counters of blocks"),
+      cublas_lt_(std::make_unique<CublasLt>(device, tf32)) {
+  device.zero(tickets_.view());
+}
+
+unsigned* CudaOps::tickets(int64_t count) {
+  MAXIM_CHECK(count <= kTickets, "{} counters, {} at most", count, kTickets);
+  return static_cast<unsigned*>(tickets_.view().data());
+}
 
 CudaOps::~CudaOps() = default;
 

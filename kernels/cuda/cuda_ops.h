@@ -36,6 +36,9 @@ class CudaOps final : public Ops {
   // Memory of this backend between kernels of one operation; see Scratch.
   Scratch& scratch() { return scratch_; }
 
+  // Counters by which a grid finds its last block: 0 between kernels.
+  unsigned* tickets(int64_t count);
+
   void count(const KernelPlan& plan);
 
   void gemm(const GemmArgs& args) override;
@@ -75,6 +78,7 @@ class CudaOps final : public Ops {
 
   CudaDevice& device_;
   Scratch scratch_{device_};
+  DeviceTensor tickets_;
   std::unique_ptr<CublasLt> cublas_lt_;
 };
 

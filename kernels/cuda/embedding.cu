@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(kRowThreads) embedding_apply_kernel(const Forw
 
 template <class T>
 struct Backward {
-  T* d;            // d_y; d_s when done
-  float* partial;  // [blocks, 3, columns]: d_gamma, d_beta, d_type
+  T* d;           // d_y; d_s when done
+  NormSums sums;  // d_gamma, d_beta, d_type
   const T* s;
   const float *mean, *rstd, *gamma;
   int64_t rows, rows_per_block;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kRowThreads, kGradientBlocks<T, N>)
       sums.add(2, i, d + i * N);
     });
   }
-  sums.store(o.partial + blockIdx.x * int64_t{3} * o.columns);
+  sums.add_to(o.sums, scratch);
 }
 
 // What is sorted: each token's id and row. An id beyond the table becomes `words`, behind all
@@ -423,12 +423,10 @@ void CudaOps::embedding_backward(const EmbeddingBackward& args, const Sequences&
             [&](auto zero, auto width) {
               using T = decltype(zero);
               constexpr int N = decltype(width)::value;
-              float* partial =
-                  scratch_.floats(kMostNormBlocks * 3 * h, "sums of embedding gradients");
               launch(*this, embedding_backward_plan(rows, h, sizeof(T), N),
                      embedding_backward_kernel<T, N>,
                      Backward<T>{.d = args.d_y.as<T>(),
-                                 .partial = partial,
+                                 .sums = norm_sums(*this, args.d_gamma, args.d_beta, args.d_type),
                                  .s = args.s.as<T>(),
                                  .mean = args.mean.as<float>(),
                                  .rstd = args.rstd.as<float>(),
@@ -437,12 +435,6 @@ void CudaOps::embedding_backward(const EmbeddingBackward& args, const Sequences&
                                  .rows_per_block = blocks.rows_per_block,
                                  .columns = static_cast<int>(h),
                                  .dropout = HiddenDropout(args.dropout, sequences)});
-              add_partial_sums(*this, {.out = {args.d_gamma.as<float>(), args.d_beta.as<float>(),
-                                               args.d_type.as<float>()},
-                                       .partial = partial,
-                                       .blocks = blocks.count(),
-                                       .columns = h,
-                                       .kinds = 3});
               add_word_gradients<T, N>(*this, args.d_word, args.d_y, sequences.token_ids);
               launch(*this, sum_positions_plan(rows, sequences.longest, h, sizeof(T), N),
                      sum_positions_kernel<T, N>, args.d_position.as<float>(), args.d_y.as<T>(),

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kRowThreads) gelu_forward_kernel(T* y, const T
 template <class T>
 struct Backward {
   T *y, *d_h;
-  float* partial;  // [blocks, columns]
+  ColumnSums d_bias;
   const T *d_y, *h;
   int64_t rows, columns, rows_per_block;
 };
@@ -56,9 +56,7 @@ __global__ void __launch_bounds__(kRowThreads) gelu_backward_kernel(const Backwa
       store_pack<N>(o.y + at, x);
       store_pack<N>(o.d_h + at, d);
     }
-  for_each_tile_sum<N>(sums, shared_memory<float>(), [&](int64_t column, float sum) {
-    if (column < o.columns) o.partial[blockIdx.y * o.columns + column] = sum;
-  });
+  add_tile_sums<N>(o.d_bias, o.columns, sums, shared_memory<float>());
 }
 
 }  // namespace
@@ -82,7 +80,7 @@ void CudaOps::gelu_backward(const Tensor& y, const Tensor& d_h, const Tensor& d_
   check_size(d_y, h.size(), "d_y");
   check_size(d_bias, columns, "d_bias");
   const RowBlocks blocks = column_row_blocks(rows);
-  float* partial = scratch_.floats(kMostColumnBlocks * columns, "sums of GELU gradients");
+  const ColumnSums sums = column_sums(*this, d_bias);
   for_packs(
       h.dtype(), columns, {y.data(), d_h.data(), d_y.data(), h.data()}, [&](auto zero, auto width) {
         using T = decltype(zero);
@@ -90,17 +88,13 @@ void CudaOps::gelu_backward(const Tensor& y, const Tensor& d_h, const Tensor& d_
         launch(*this, gelu_backward_plan(rows, columns, sizeof(T), N), gelu_backward_kernel<T, N>,
                Backward<T>{.y = y.as<T>(),
                            .d_h = d_h.as<T>(),
-                           .partial = partial,
+                           .d_bias = sums,
                            .d_y = d_y.as<T>(),
                            .h = h.as<T>(),
                            .rows = rows,
                            .columns = columns,
                            .rows_per_block = blocks.rows_per_block});
       });
-  add_partial_sums(*this, {.out = {d_bias.as<float>()},
-                           .partial = partial,
-                           .blocks = blocks.count(),
-                           .columns = columns});
 }
 
 }  // namespace maxim

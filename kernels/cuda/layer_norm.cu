@@ -4,9 +4,8 @@
 // A warp owns a row of up to 1,024 columns and keeps it in registers (a block owns a longer one),
 // so each byte moves once. Forward: x and residual are read, s and y written. Saved: s as it was
 // rounded to its type, and mean and rstd of that. Backward: d_y and s are read, d_s and d_x
-// written; masks are drawn again. d_gamma, d_beta and d_bias: a block sums its rows, a second
-// kernel adds the blocks in order (RowBlocks), so no bit depends on timing or on the GPU.
-#include "kernels/cuda/column_sums.cuh"
+// written; masks are drawn again. d_gamma, d_beta and d_bias: a block sums its rows (RowBlocks),
+// the last adds the blocks in order, so no bit depends on timing or on the GPU.
 #include "kernels/cuda/norm_row.cuh"
 
 namespace maxim {
@@ -79,13 +78,12 @@ __global__ void __launch_bounds__(kRowThreads) layer_norm_apply_kernel(const App
 
 template <class T>
 struct Backward {
-  T *d_s, *d_x;    // d_x may be null
-  float* partial;  // [blocks, 3, columns]: d_gamma, d_beta, d_bias
+  T *d_s, *d_x, *y;  // d_x and y may be null
+  NormSums sums;     // d_gamma, d_beta, d_bias
   const T *d_y, *s;
-  const float *mean, *rstd, *gamma;
+  const float *mean, *rstd, *gamma, *beta;
   int64_t rows, rows_per_block;
   int columns;
-  bool wants_bias;
   HiddenDropout dropout;
 };
 
@@ -95,6 +93,7 @@ __global__ void __launch_bounds__(kRowThreads, kGradientBlocks<T, N>)
   auto* scratch = shared_memory<float>();
   const RowLanes<N> row(o.columns);
   const ThreadSums<N> sums(row, scratch + 2 * kWarp);
+  const bool wants_bias = o.sums.out[2] != nullptr;
   const int64_t begin = blockIdx.x * o.rows_per_block;
   const int64_t end = begin + o.rows_per_block < o.rows ? begin + o.rows_per_block : o.rows;
   for (int64_t t = begin + row.group; t < end; t += row.groups) {
@@ -102,17 +101,17 @@ __global__ void __launch_bounds__(kRowThreads, kGradientBlocks<T, N>)
     const DropoutMask mask = o.dropout.mask(row, t);
     float d[kLaneColumns<N>];
     norm_row_backward(d, sums, row, o.d_y + at, o.s + at, o.gamma, {o.mean[t], o.rstd[t]}, {},
-                      scratch);
+                      scratch, o.y == nullptr ? nullptr : o.y + at, o.beta);
     row.for_each_pack([&](int i, int column) {
       store_pack<N>(o.d_s + at + column, d + i * N);
-      if (o.d_x == nullptr && !o.wants_bias) return;
+      if (o.d_x == nullptr && !wants_bias) return;
 #pragma unroll
       for (int e = 0; e < N; ++e) d[i * N + e] = mask.apply(d[i * N + e], i * N + e);
       if (o.d_x != nullptr) store_pack<N>(o.d_x + at + column, d + i * N);
-      if (o.wants_bias) sums.add(2, i, d + i * N);
+      if (wants_bias) sums.add(2, i, d + i * N);
     });
   }
-  sums.store(o.partial + blockIdx.x * int64_t{3} * o.columns);
+  sums.add_to(o.sums, scratch);
 }
 
 }  // namespace
@@ -147,35 +146,31 @@ void CudaOps::layer_norm_backward(const LayerNormBackward& args, const Sequences
   const int64_t rows = args.d_y.rows(), h = args.d_y.cols();
   check(args);
   const RowBlocks blocks = norm_row_blocks(rows);
-  float* partial = scratch_.floats(kMostNormBlocks * 3 * h, "sums of LayerNorm gradients");
-  const bool wants_d_x = !args.d_x.absent(), wants_bias = !args.d_bias.absent();
+  const NormSums sums = norm_sums(*this, args.d_gamma, args.d_beta, args.d_bias);
+  const bool wants_d_x = !args.d_x.absent(), wants_y = !args.y.absent();
   for_packs(args.d_y.dtype(), h,
-            {args.d_s.data(), args.d_x.data(), args.d_y.data(), args.s.data(), args.gamma.data()},
+            {args.d_s.data(), args.d_x.data(), args.y.data(), args.d_y.data(), args.s.data(),
+             args.gamma.data(), args.beta.data()},
             [&](auto zero, auto width) {
               using T = decltype(zero);
               constexpr int N = decltype(width)::value;
-              launch(*this, layer_norm_backward_plan(rows, h, sizeof(T), N, wants_d_x),
+              launch(*this, layer_norm_backward_plan(rows, h, sizeof(T), N, wants_d_x, wants_y),
                      layer_norm_backward_kernel<T, N>,
                      Backward<T>{.d_s = args.d_s.as<T>(),
                                  .d_x = wants_d_x ? args.d_x.as<T>() : nullptr,
-                                 .partial = partial,
+                                 .y = wants_y ? args.y.as<T>() : nullptr,
+                                 .sums = sums,
                                  .d_y = args.d_y.as<T>(),
                                  .s = args.s.as<T>(),
                                  .mean = args.mean.as<float>(),
                                  .rstd = args.rstd.as<float>(),
                                  .gamma = args.gamma.as<float>(),
+                                 .beta = wants_y ? args.beta.as<float>() : nullptr,
                                  .rows = rows,
                                  .rows_per_block = blocks.rows_per_block,
                                  .columns = static_cast<int>(h),
-                                 .wants_bias = wants_bias,
                                  .dropout = HiddenDropout(args.dropout, sequences)});
             });
-  add_partial_sums(*this, {.out = {args.d_gamma.as<float>(), args.d_beta.as<float>(),
-                                   wants_bias ? args.d_bias.as<float>() : nullptr},
-                           .partial = partial,
-                           .blocks = blocks.count(),
-                           .columns = h,
-                           .kinds = 3});
 }
 
 void CudaOps::layer_norm_apply(const Tensor& y, const Tensor& s, const Tensor& mean,

@@ -6,7 +6,7 @@
 //   d_gamma += d_y x̂         d_beta += d_y
 #pragma once
 
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/dropout.h"
 
 namespace maxim {
@@ -117,6 +117,65 @@ class HiddenDropout {
   bool active_ = false;
 };
 
+// What a kernel of norm_backward_plan() needs to add its three sums to `out`.
+struct NormSums {
+  float* out[3];      // [columns] each; null: not wanted
+  float* partial;     // [norm_partial_rows(), 3, columns]: of the blocks, then of groups of blocks
+  unsigned* tickets;  // of the groups' number, then of each group
+};
+
+// f(c, sums) for packs of M of `width` columns: sums over `count` rows, in their order.
+template <int M, class F>
+__device__ __forceinline__ void for_each_row_sum(const float* rows, unsigned count, int width,
+                                                 F&& f) {
+  for (int c = static_cast<int>(threadIdx.x) * M; c < width; c += kRowThreads * M) {
+    float sum[M] = {};
+#pragma unroll 8
+    for (unsigned b = 0; b < count; ++b) {
+      const auto pack = Pack<float, M>::load(rows + int64_t{b} * width + c);
+#pragma unroll
+      for (int e = 0; e < M; ++e) sum[e] += pack[e];
+    }
+    f(c, sum);
+  }
+}
+
+// out[k][j] += the blocks' sums, in an order that depends on the shape alone: the last block of
+// kNormGroup neighbours adds theirs, the last of all the groups'. One block alone would wait for
+// megabytes. M columns at a time, which divides `columns`.
+template <int M>
+__device__ __forceinline__ void add_norm_sums(const NormSums& o, int columns, unsigned* flag) {
+  const int width = 3 * columns;
+  const unsigned group = blockIdx.x / kNormGroup, first = group * kNormGroup;
+  const unsigned groups = (gridDim.x + kNormGroup - 1) / kNormGroup;
+  const unsigned members = gridDim.x - first < kNormGroup ? gridDim.x - first : kNormGroup;
+  if (!is_last_block(o.tickets + 1 + group, members, flag)) return;
+  float* of_groups = o.partial + int64_t{gridDim.x} * width;
+  for_each_row_sum<M>(o.partial + int64_t{first} * width, members, width,
+                      [&](int c, const float* sum) {
+#pragma unroll
+                        for (int e = 0; e < M; ++e)
+                          of_groups[int64_t{group} * width + c + e] = sum[e];
+                      });
+  if (!is_last_block(o.tickets, groups, flag)) return;
+  for_each_row_sum<M>(of_groups, groups, width, [&](int c, const float* sum) {
+    const int kind = c / columns;
+    float* out = kind == 0 ? o.out[0] : kind == 1 ? o.out[1] : o.out[2];
+    if (out == nullptr) return;
+#pragma unroll
+    for (int e = 0; e < M; ++e) out[c - kind * columns + e] += sum[e];
+  });
+}
+
+inline NormSums norm_sums(CudaOps& ops, const Tensor& first, const Tensor& second,
+                          const Tensor& third) {
+  const auto out = [](const Tensor& t) { return t.absent() ? nullptr : t.as<float>(); };
+  const int64_t most = (kMostNormBlocks + kMostNormGroups) * 3 * first.size();
+  return {{out(first), out(second), out(third)},
+          ops.scratch().floats(most, "sums of LayerNorm gradients"),
+          ops.tickets(1 + kMostNormGroups)};
+}
+
 // Three sums a column over the rows of a block. Each thread adds to its own cells of shared memory
 // (96 registers would leave one block a multiprocessor); at the end the block's groups are added in
 // order. Cells of neighbouring threads are neighbours, 16 bytes each where packs fill them: no bank
@@ -145,6 +204,17 @@ class ThreadSums {
     }
   }
 
+  // Adds the sums of all blocks to what `o` names. The last call of the kernel, by all threads.
+  __device__ __forceinline__ void add_to(const NormSums& o, float* scratch) const {
+    store(o.partial + blockIdx.x * int64_t{kKinds} * row_.columns);
+    auto* flag = reinterpret_cast<unsigned*>(scratch);
+    if (row_.columns % 4 == 0)
+      add_norm_sums<4>(o, row_.columns, flag);
+    else
+      add_norm_sums<1>(o, row_.columns, flag);
+  }
+
+ private:
   // Writes the block's sums as [kKinds, columns].
   __device__ __forceinline__ void store(float* out) const {
     __syncthreads();
@@ -160,7 +230,6 @@ class ThreadSums {
     }
   }
 
- private:
   static constexpr int kCell = N < 4 ? N : 4;
 
   static __device__ __forceinline__ int packs_of(int columns) {
@@ -184,13 +253,14 @@ constexpr int kGradientBlocks = sizeof(T) == 2 && N > 1 ? 2 : 1;
 
 // The gradient of a row: d_s, a lane's values. Reads d_y and s once and adds to the sums of d_gamma
 // (kind 0) and d_beta (kind 1). `mask`: of a dropout behind the LayerNorm. `scratch`:
-// kRowScratchBytes.
+// kRowScratchBytes. `y` [columns], if not null, becomes the row's output again, with `beta`.
 template <class T, int N>
 __device__ __forceinline__ void norm_row_backward(float (&d_s)[kLaneColumns<N>],
                                                   const ThreadSums<N>& sums, const RowLanes<N>& row,
                                                   const T* d_y, const T* s, const float* gamma,
                                                   const Moments& m, const DropoutMask& mask,
-                                                  float* scratch) {
+                                                  float* scratch, T* y = nullptr,
+                                                  const float* beta = nullptr) {
   float x[kLaneColumns<N>], sum = 0, product = 0;
   row.for_each_pack([&](int i, int column) {
     load_pack<N>(d_s + i * N, d_y + column);
@@ -208,6 +278,13 @@ __device__ __forceinline__ void norm_row_backward(float (&d_s)[kLaneColumns<N>],
       d_s[at] = d[e] * w[e];
       sum += d_s[at];
       product = fmaf(d_s[at], x[at], product);
+    }
+    if (y != nullptr) {
+      float b[N], out[N];
+      load_pack<N>(b, beta + column);
+#pragma unroll
+      for (int e = 0; e < N; ++e) out[e] = fmaf(x[i * N + e], w[e], b[e]);
+      store_pack<N>(y + column, out);
     }
     sums.add(0, i, d_gamma);
     sums.add(1, i, d);

@@ -37,8 +37,13 @@ struct RowBlocks {
 // rows a block or more, the partial sums stay below 1 / 10 of what is read and written.
 constexpr int64_t kMostNormBlocks = 528;
 inline RowBlocks norm_row_blocks(int64_t rows) { return {rows, 16, kMostNormBlocks}; }
-// Sums of columns: the grid also has one block for every 32 packs of columns.
-constexpr int64_t kMostColumnBlocks = 256;
+// The last block of a group adds the sums of its blocks, the last of all those of the groups: 22
+// and 24 of them at most, so that neither waits long.
+constexpr unsigned kNormGroup = 22;
+constexpr int64_t kMostNormGroups = (kMostNormBlocks + kNormGroup - 1) / kNormGroup;
+// Sums of columns: the grid also has one block for every 32 packs of columns. The last of a column
+// of blocks adds their sums: no more than it can fetch in a few round trips to memory.
+constexpr int64_t kMostColumnBlocks = 64;
 inline RowBlocks column_row_blocks(int64_t rows) { return {rows, 32, kMostColumnBlocks}; }
 
 inline void check_row_columns(const char* name, int64_t columns, int pack) {
@@ -82,22 +87,28 @@ inline KernelPlan normalize_backward_plan(int64_t rows, int64_t columns, int64_t
                   elements(rows, columns) * (2 * element + sizeof(float)));
 }
 
+// Blocks' sums are written and read, and their total is added to what is there.
+inline double sums_bytes(int64_t blocks, int64_t columns) {
+  return blocks == 0 ? 0 : elements(2 * blocks + 2, columns) * sizeof(float);
+}
+
 // Each thread has its own sums of three kinds for its columns in shared memory (ThreadSums).
 inline KernelPlan norm_backward_plan(const char* name, int64_t rows, int64_t columns, int pack,
                                      double bytes) {
   check_row_columns(name, columns, pack);
   const int64_t packs = ceil_div(std::min<int64_t>(columns, warp_columns(pack)), 32 * pack);
+  const int64_t blocks = norm_row_blocks(rows).count();
   return {
       .name = name,
-      .grid = {static_cast<uint32_t>(norm_row_blocks(rows).count()), 1, 1},
+      .grid = {static_cast<uint32_t>(blocks), 1, 1},
       .block = kRowThreads,
       .shared_bytes = kRowScratchBytes + 3 * packs * pack * kRowThreads * int64_t{sizeof(float)},
-      .bytes = bytes};
+      .bytes = bytes + sums_bytes(blocks + ceil_div(blocks, kNormGroup), 3 * columns)};
 }
 inline KernelPlan layer_norm_backward_plan(int64_t rows, int64_t columns, int64_t element, int pack,
-                                           bool wants_d_x) {
+                                           bool wants_d_x, bool wants_y) {
   return norm_backward_plan("layer_norm_backward", rows, columns, pack,
-                            elements(rows, columns) * (wants_d_x ? 4 : 3) * element);
+                            elements(rows, columns) * (3 + wants_d_x + wants_y) * element);
 }
 inline KernelPlan embedding_backward_plan(int64_t rows, int64_t columns, int64_t element,
                                           int pack) {
@@ -113,7 +124,7 @@ inline KernelPlan column_plan(const char* name, int64_t rows, int64_t columns, i
                    static_cast<uint32_t>(column_row_blocks(rows).count()), 1},
           .block = kRowThreads,
           .shared_bytes = kRowThreads * pack * int64_t{sizeof(float)},
-          .bytes = bytes};
+          .bytes = bytes + sums_bytes(column_row_blocks(rows).count(), columns)};
 }
 inline KernelPlan column_sums_plan(int64_t rows, int64_t columns, int64_t element, int pack) {
   return column_plan("column_sums", rows, columns, pack, elements(rows, columns) * element);
@@ -121,15 +132,6 @@ inline KernelPlan column_sums_plan(int64_t rows, int64_t columns, int64_t elemen
 inline KernelPlan gelu_backward_plan(int64_t rows, int64_t columns, int64_t element, int pack) {
   return column_plan("gelu_backward", rows, columns, pack, elements(rows, columns) * 4 * element);
 }
-// `columns` sums of `blocks` partial sums each; 32 columns a block.
-inline KernelPlan add_partial_sums_plan(int64_t blocks, int64_t columns) {
-  return {.name = "add_partial_sums",
-          .grid = {blocks == 0 ? 0 : ceil_div(columns, 32), 1, 1},
-          .block = kRowThreads,
-          .shared_bytes = kRowThreads * int64_t{sizeof(float)},
-          .bytes = elements(blocks + 2, columns) * sizeof(float)};
-}
-
 inline KernelPlan gelu_forward_plan(int64_t size, int64_t element, int pack) {
   return {.name = "gelu_forward",
           .grid = {ceil_div(size, kRowThreads * pack), 1, 1},

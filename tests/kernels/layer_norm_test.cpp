@@ -42,7 +42,7 @@ struct Case {
 };
 
 struct Results {
-  std::vector<float> y, s, mean, rstd, applied;
+  std::vector<float> y, s, mean, rstd, applied, y_again;
   std::vector<float> d_s, d_x, d_gamma, d_beta, d_bias;
 };
 
@@ -77,9 +77,11 @@ Results run(Backend& backend, const Case& c) {
                                    .mean = f.mean,
                                    .rstd = f.rstd,
                                    .gamma = gamma,
+                                   .y = o.output(t, h, c.type),
+                                   .beta = beta,
                                    .dropout = c.dropout};
   backend.ops->layer_norm_backward(b, sequences);
-  return {o.get(f.y),   o.get(f.s),   o.get(f.mean),    o.get(f.rstd),   o.get(applied),
+  return {o.get(f.y),   o.get(f.s),   o.get(f.mean),    o.get(f.rstd),   o.get(applied), o.get(b.y),
           o.get(b.d_s), o.get(b.d_x), o.get(b.d_gamma), o.get(b.d_beta), o.get(b.d_bias)};
 }
 
@@ -112,6 +114,7 @@ void require_right(Backend& backend, const Case& c) {
   require_close(what + ": rstd", r.rstd, want.rstd, 0, 2e-6);
   require_close(what + ": y", r.y, want.y, kBound, unit, c.h);
   require_same_bits(what + ": apply", r.applied, r.y);
+  require_same_bits(what + ": y again", r.y_again, r.y);
   require_close(what + ": d_s", r.d_s, g.d_s, kBound, unit, c.h);
   require_close(what + ": d_x", r.d_x, d_x, kBound, unit, c.h);
   // A sum over T rows: the terms' own errors and T roundings of the partial sums.

@@ -114,6 +114,10 @@ template <maxim_emulated::AtomicInteger T>
 T atomicMin(T* address, std::type_identity_t<T> value) {
   return maxim_emulated::atomic_update(address, [=](T old) { return value < old ? value : old; });
 }
+inline unsigned atomicInc(unsigned* address, unsigned most) {
+  return maxim_emulated::atomic_update(address,
+                                       [=](unsigned old) { return old >= most ? 0 : old + 1; });
+}
 template <maxim_emulated::AtomicInteger T>
 T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> desired) {
   std::atomic_ref<T>(*address).compare_exchange_strong(expected, desired);
