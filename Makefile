@@ -32,7 +32,7 @@ endif
 CPPFLAGS = -I. -MMD -MP -DMAXIM_CUDA=$(CUDA) -DFMT_SHARED -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL -DOMPI_SKIP_MPICXX $(CUDA_FLAGS) $(MPI_CFLAGS)
 # -Wno-restrict: GCC 12 sees overlap in "text" + std::string (its bug 105651).
 CXXFLAGS = -std=c++20 -march=$(MARCH) -fopenmp -g -Wall -Wextra -Werror -Wno-restrict $(if $(DEBUG),-O0,-O3) \
-           $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -Wno-maybe-uninitialized)
+           $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -Wno-maybe-uninitialized -Wno-stringop-overflow)
 LDLIBS = -lspdlog -lfmt -lz -lutf8proc -lgloo $(MPI_LIBS) $(CUDA_LIBS) -ldl -lpthread
 
 objects_of = $(patsubst %,$(BUILD)/%.o,$(basename $(1)))

@@ -33,10 +33,10 @@ struct Passes {
   Work forward, backward;
 };
 
-Passes passes(Backend& backend, int64_t layers) {
+Passes passes(Backend& backend, int64_t layers, DType type) {
   BertConfig config = small_bert(static_cast<int64_t>(kIntermediate));
   config.num_hidden_layers = layers;
-  RandomModel model(backend, config, kWidth);
+  RandomModel model(backend, config, kWidth, 1, type);
   Operands operands(*backend.device);
   const Ragged batch = ragged(kLengths);
   const Sequences sequences = operands.put(batch);
@@ -65,7 +65,7 @@ constexpr double kWeights = 4 * kHidden * kHidden + 2 * kHidden * kIntermediate;
 TEST_CASE("a layer's launches, bytes and FLOPs on a GPU", "[model][launches]") {
   const double th = kRows * kHidden, ti = kRows * kIntermediate;
   for (Backend& backend : make_backends()) {
-    const Passes one = passes(backend, 1), two = passes(backend, 2);
+    const Passes one = passes(backend, 1, DType::f32), two = passes(backend, 2, DType::f32);
     INFO(backend.name);
     if (backend.name == "cpu") {  // launches nothing
       CHECK(one.forward.launches == 0);
@@ -98,5 +98,10 @@ TEST_CASE("a layer's launches, bytes and FLOPs on a GPU", "[model][launches]") {
         2 * (2 * (5 + 1) + 2) * 3 * kHidden + (2 * 3 + 2) * (kIntermediate + 3 * kHidden);
     CHECK(backward.bytes ==
           4 * (gradients + recomputed + norms + gelu + bias + attentions + partial));
+    for (const DType type : {DType::bf16, DType::f16}) {
+      const Passes short_ = passes(backend, 1, type), long_ = passes(backend, 2, type);
+      CHECK(difference(long_.forward, short_.forward).launches == 8);
+      CHECK(difference(long_.backward, short_.backward).launches == 14);  // attention is one
+    }
   }
 }

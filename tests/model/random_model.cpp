@@ -18,9 +18,9 @@ maxim::BertConfig small_bert(int64_t intermediate_size) {
 }
 
 RandomModel::RandomModel(Backend& backend, const maxim::BertConfig& bert, int64_t embedding_size,
-                         uint32_t seed)
+                         uint32_t seed, maxim::DType compute_type)
     : config(bert),
-      parameters(*backend.device, bert, embedding_size, true),
+      parameters(*backend.device, bert, embedding_size, true, compute_type),
       colbert(*backend.ops, bert, embedding_size, parameters) {
   for (const maxim::Parameter& p : parameters.list()) {
     const bool gain = p.name.ends_with("LayerNorm.weight");
@@ -29,6 +29,7 @@ RandomModel::RandomModel(Backend& backend, const maxim::BertConfig& bert, int64_
       for (float& v : values) v += 1;
     backend.device->copy_in(parameters.value(p.name), values.data());
   }
+  if (!parameters.copy().absent()) backend.ops->convert(parameters.copy(), parameters.values());
 }
 
 Ragged mixed_batch() {

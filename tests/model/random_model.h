@@ -19,7 +19,7 @@ struct RandomModel {
   // Weights of a size at which no layer drowns the others: LayerNorm gains 1 +- 0.2, all else
   // +- 0.15.
   RandomModel(Backend& backend, const maxim::BertConfig& config, int64_t embedding_size,
-              uint32_t seed = 1);
+              uint32_t seed = 1, maxim::DType compute_type = maxim::DType::f32);
   maxim::BertConfig config;
   maxim::Parameters parameters;
   maxim::Colbert colbert;
