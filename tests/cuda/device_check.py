@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Everything that needs a GPU, in one command of a few minutes: `make device-check`.
 
-Builds for the GPU of this machine; runs the unit and golden tests on it; trains the tiny model on the
+Builds for the GPU of this machine; runs the unit and golden tests and, at one rank, those of the
+collectives on it; trains the tiny model on the
 GPU in float32, bfloat16 and float16 and compares the losses with the CPU's; runs compute-sanitizer
 (memcheck, racecheck) on two steps where it is installed; runs the benchmarks. Leaves
 build/device_check.json: figures, and what failed. Needs no network. Exit code 0 when nothing failed.
@@ -108,11 +109,13 @@ def main():
     name, driver, architecture = gpu()
     report.update(gpu=name, driver=driver, architecture=architecture)
     built = run("build", ["make", "-s", f"-j{os.cpu_count()}", "CUDA=1", f"ARCH={architecture}", "all",
-                          "build/tests/unit_tests", "build/bench/kernels"])
+                          "build/tests/unit_tests", "build/tests/mpi_tests", "build/bench/kernels"])
     if built:
         tests = run("unit and golden tests", ["build/tests/unit_tests"])
         if tests:
             report["tests"] = re.findall(r"^\d+ passed, \d+ failed", tests.stdout, re.M)[-1:]
+        # Each rank needs a GPU of its own, so NCCL has one rank here.
+        run("tests of collectives, one rank", ["mpirun", "-np", "1", "build/tests/mpi_tests"])
         with tempfile.TemporaryDirectory() as scratch:
             compare_training(scratch)
             figures = ROOT / "build/device_check_kernels.jsonl"
