@@ -21,6 +21,8 @@ GemmShape shape_of(const GemmArgs& args) {
               "b is [{}, {}], c [{}, {}], k {}", b.rows(), b.cols(), s.m, s.n, s.k);
   MAXIM_CHECK(args.bias.absent() || (args.bias.size() == s.n && !args.accumulate),
               "a bias of {} for {} columns, accumulate {}", args.bias.size(), s.n, args.accumulate);
+  MAXIM_CHECK(args.a_sums.absent() || (args.a_sums.size() == s.m && args.transpose_a),
+              "{} sums for {} columns, transposed {}", args.a_sums.size(), s.m, args.transpose_a);
   MAXIM_CHECK(a.dtype() == b.dtype(), "a is {}, b is {}", name_of(a.dtype()), name_of(b.dtype()));
   return s;
 }

@@ -63,6 +63,8 @@ struct GemmArgs {
   bool transpose_b = false;
   bool accumulate = false;  // c += instead of c =
   Tensor bias = {};         // [N] or absent: added to every row
+  Tensor a_sums = {};       // f32 [M] += or absent: column sums of a transposed a, as [K, M]. Where
+                            // c is the gradient of a weight, they are that of its bias
 };
 
 struct LayerNormForward {

@@ -60,9 +60,14 @@ void EncoderLayer::apply(const Tensor& y, const Linear& linear, const Tensor& x)
   ops_.gemm({.c = y, .a = x, .b = linear.weight, .transpose_b = true, .bias = linear.bias});
 }
 
-void EncoderLayer::add_weight_gradient(const Linear& linear, const Tensor& d_y,
-                                       const Tensor& x) const {
-  ops_.gemm({.c = linear.d_weight, .a = d_y, .b = x, .transpose_a = true, .accumulate = true});
+void EncoderLayer::add_weight_gradient(const Linear& linear, const Tensor& d_y, const Tensor& x,
+                                       const Tensor& d_bias) const {
+  ops_.gemm({.c = linear.d_weight,
+             .a = d_y,
+             .b = x,
+             .transpose_a = true,
+             .accumulate = true,
+             .a_sums = d_bias});
 }
 
 void EncoderLayer::normalize(const Tensor& y, const LayerNormWeights& weights,
@@ -164,8 +169,7 @@ void EncoderLayer::backward(const SavedLayer& saved, const LayerScratch& scratch
                           sequences);
   const Tensor& x = scratch.branch;  // d_o is not needed any more
   recompute_input(x);
-  add_weight_gradient(qkv_, d_qkv, x);
-  ops_.add_column_sums(qkv_.d_bias, d_qkv);
+  add_weight_gradient(qkv_, d_qkv, x, qkv_.d_bias);
   multiply_back(ops_, scratch.main, d_qkv, qkv_.weight, true);
 }
 

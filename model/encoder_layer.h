@@ -82,7 +82,8 @@ class EncoderLayer {
   };
 
   void apply(const Tensor& y, const Linear& linear, const Tensor& x) const;
-  void add_weight_gradient(const Linear& linear, const Tensor& d_y, const Tensor& x) const;
+  void add_weight_gradient(const Linear& linear, const Tensor& d_y, const Tensor& x,
+                           const Tensor& d_bias = {}) const;
   void normalize(const Tensor& y, const LayerNormWeights& weights, const SavedNorm& saved,
                  const Tensor& x, const Tensor& residual, const Dropout& dropout,
                  const Sequences& sequences) const;

@@ -78,6 +78,7 @@ void CpuOps::gemm(const GemmArgs& args) {
   for (int part = 0; part < threads; ++part)
     multiply_part(args, s, part_of(s.m, part / parts_of_columns, parts_of_rows),
                   part_of(s.n, part % parts_of_columns, parts_of_columns));
+  if (!args.a_sums.absent()) add_column_sums(args.a_sums, args.a);
 }
 
 std::string CpuOps::gemm_library() const { return blas().name; }

@@ -4,10 +4,12 @@
 // so c = a b is computed as c^T = b^T a^T with b as cuBLASLt's first operand. Sums are f32; f32
 // operands are multiplied as f32 unless TF32 was asked for. The bias goes through the epilogue,
 // which adds it to every column of c^T, that is to every row of c; accumulation is beta = 1.
-// The algorithm is chosen once a shape by cuBLASLt's heuristic, with one workspace of 32 MiB (what
-// Hopper's kernels may want). Packed batches bring new numbers of rows, so a step asks for the
-// shapes that no step before had; kMostPlans bounds what is remembered. 2 M N K FLOPs; each operand
-// once.
+// Column sums of a (the gradient of a bias beside that of its weight) come from the bias-gradient
+// epilogue, which overwrites: they are added to what was there by a small kernel. Where cuBLASLt
+// has no algorithm for it, a is read a second time (add_column_sums). The algorithm is chosen once
+// a shape by cuBLASLt's heuristic, with one workspace of 32 MiB (what Hopper's kernels may want).
+// Packed batches bring new numbers of rows, so a step asks for the shapes that no step before had;
+// kMostPlans bounds what is remembered. 2 M N K FLOPs; each operand once.
 #include <algorithm>
 #include <bit>
 
@@ -44,6 +46,11 @@ int alignment_of(const Tensor& t) {
   return std::min(8, std::countr_zero(reinterpret_cast<uintptr_t>(t.data())));
 }
 
+__global__ void add_kernel(float* out, const float* x, int64_t size) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < size) out[i] += x[i];
+}
+
 // c[i, ·] = bias: the product over nothing.
 template <class T>
 __global__ void fill_rows_kernel(T* c, const T* bias, int64_t rows, int64_t columns) {
@@ -57,6 +64,7 @@ struct CublasLt::Plan {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;  // as row-major operands
   cublasLtMatmulAlgo_t algorithm{};
+  bool with_sums = false;
 
   ~Plan() {
     cublasLtMatrixLayoutDestroy(a);
@@ -88,12 +96,13 @@ std::string CublasLt::name() const {
                      tf32_ ? " with TF32" : "");
 }
 
-CublasLt::Plan& CublasLt::plan_of(const GemmArgs& args, const GemmShape& s) {
+CublasLt::Plan& CublasLt::plan_of(const GemmArgs& args, const GemmShape& s, bool with_sums) {
   const cudaDataType_t type = type_of(args.a), result = type_of(args.c);
   const int alignments[] = {alignment_of(args.b), alignment_of(args.a), alignment_of(args.c)};
   const int64_t kinds = args.transpose_a | args.transpose_b << 1 | args.accumulate << 2 |
                         !args.bias.absent() << 3 | type << 4 | result << 12 | alignments[0] << 20 |
-                        alignments[1] << 24 | int64_t{alignments[2]} << 28;
+                        alignments[1] << 24 | int64_t{alignments[2]} << 28 |
+                        int64_t{with_sums} << 32;
   const Key key{s.m, s.n, s.k, kinds};
   if (const auto known = plans_.find(key); known != plans_.end()) return *known->second;
   if (plans_.size() >= kMostPlans) plans_.clear();
@@ -121,6 +130,19 @@ CublasLt::Plan& CublasLt::plan_of(const GemmArgs& args, const GemmShape& s) {
   layout(plan->b, args.b);
   layout(plan->c, args.c);
 
+  if (with_sums) {  // of cuBLASLt's second operand
+    plan->set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BGRADB);
+    plan->set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
+    plan->with_sums = find_algorithm(*plan, alignments);
+    if (!plan->with_sums) plan->set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
+  }
+  if (!plan->with_sums && !find_algorithm(*plan, alignments))
+    fail("cuBLASLt has no algorithm for [{}, {}] x [{}, {}] of {} into {}", s.m, s.k, s.k, s.n,
+         name_of(args.a.dtype()), name_of(args.c.dtype()));
+  return *(plans_[key] = std::move(plan));
+}
+
+bool CublasLt::find_algorithm(Plan& plan, const int (&alignments)[3]) {
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const size_t workspace = kWorkspace;
@@ -137,27 +159,24 @@ CublasLt::Plan& CublasLt::plan_of(const GemmArgs& args, const GemmShape& s) {
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle_, plan->operation, plan->b, plan->a, plan->c, plan->c, preference, 1, &found, &count);
+      handle_, plan.operation, plan.b, plan.a, plan.c, plan.c, preference, 1, &found, &count);
   cublasLtMatmulPreferenceDestroy(preference);
-  if (status != CUBLAS_STATUS_SUCCESS || count == 0)
-    fail("cuBLASLt has no algorithm for [{}, {}] x [{}, {}] of {} into {} (error {})", s.m, s.k,
-         s.k, s.n, name_of(args.a.dtype()), name_of(args.c.dtype()), static_cast<int>(status));
-  plan->algorithm = found.algo;
-  return *(plans_[key] = std::move(plan));
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0) return false;
+  plan.algorithm = found.algo;
+  return true;
 }
 
-void CublasLt::multiply(const GemmArgs& args, const GemmShape& shape) {
+bool CublasLt::multiply(const GemmArgs& args, const GemmShape& shape, float* sums) {
   const Tensor &a = args.a, &b = args.b, &c = args.c;
-  Plan& plan = plan_of(args, shape);
-  if (!args.bias.absent()) {
-    const void* bias = args.bias.data();
-    plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  }
+  Plan& plan = plan_of(args, shape, sums != nullptr);
+  const void* vector = args.bias.absent() ? sums : args.bias.data();
+  if (vector != nullptr) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
   const float alpha = 1, beta = args.accumulate ? 1 : 0;
   check(cublasLtMatmul(handle_, plan.operation, &alpha, b.data(), plan.b, a.data(), plan.a, &beta,
                        c.data(), plan.c, c.data(), plan.c, &plan.algorithm, workspace_,
                        static_cast<size_t>(kWorkspace), device_.stream()),
         "cublasLtMatmul");
+  return plan.with_sums;
 }
 
 // cuBLASLt has no product over nothing: c = bias, or 0, or as it was.
@@ -178,13 +197,26 @@ void CudaOps::gemm_over_nothing(const GemmArgs& args) {
 
 void CudaOps::gemm(const GemmArgs& args) {
   const GemmShape s = shape_of(args);
-  if (args.c.empty()) return;
-  if (s.k == 0) return gemm_over_nothing(args);
-  cublas_lt_->multiply(args, s);
-  count({.name = "gemm",
-         .bytes = static_cast<double>(args.a.bytes() + args.b.bytes() +
-                                      args.c.bytes() * (args.accumulate ? 2 : 1)),
-         .flops = 2.0 * static_cast<double>(args.c.size()) * static_cast<double>(s.k)});
+  const bool nothing = args.c.empty() || s.k == 0, wants_sums = !args.a_sums.absent();
+  bool summed = false;
+  float* sums = wants_sums ? scratch_.floats(s.m, "column sums") : nullptr;
+  if (nothing) {
+    if (!args.c.empty()) gemm_over_nothing(args);
+  } else {
+    summed = cublas_lt_->multiply(args, s, sums);
+    count({.name = "gemm",
+           .bytes = static_cast<double>(args.a.bytes() + args.b.bytes() +
+                                        args.c.bytes() * (args.accumulate ? 2 : 1)),
+           .flops = 2.0 * static_cast<double>(args.c.size()) * static_cast<double>(s.k)});
+  }
+  if (!wants_sums) return;
+  if (!summed) return add_column_sums(args.a_sums, args.a);
+  launch(*this,
+         {.name = "add",
+          .grid = {ceil_div(s.m, 256), 1, 1},
+          .block = 256,
+          .bytes = 3.0 * sizeof(float) * static_cast<double>(s.m)},
+         add_kernel, args.a_sums.as<float>(), sums, s.m);
 }
 
 std::string CudaOps::gemm_library() const { return cublas_lt_->name(); }

@@ -290,6 +290,7 @@ TEST_CASE("what cuBLASLt refuses is refused") {
   REQUIRE(status_of({.order = CUBLASLT_ORDER_ROW, .epilogue = bias}) == unsupported);
   REQUIRE(status_of({.epilogue = 32}) == unsupported);
   REQUIRE(status_of({.epilogue = CUBLASLT_EPILOGUE_BGRADA, .batches = 2}) == unsupported);
+  REQUIRE(status_of({.in = CUDA_R_16BF, .epilogue = CUBLASLT_EPILOGUE_BGRADB}) == unsupported);
   REQUIRE(status_of({.algorithm_of_other_shape = true}) == unsupported);
   REQUIRE(status_of({.workspace = 100}) == invalid);
   REQUIRE(status_of({.max_workspace = 0, .workspace = 100}) == CUBLAS_STATUS_SUCCESS);

@@ -67,6 +67,10 @@ cublasStatus_t check_epilogue(const Problem& problem) {
   if (description.bias_type != -1 && static_cast<uint32_t>(description.bias_type) != d.type)
     return refuse_support(
         fmt::format("a bias of type {} with D of type {}", description.bias_type, d.type));
+  // Whether cuBLASLt has it is not documented, so the way around it is tested.
+  if (gradient && a.type != d.type)
+    return refuse_support(
+        fmt::format("a bias gradient of type {} of operands of {}", d.type, a.type));
   if (gradient && d.batches > 1) return refuse_support("a bias gradient of batches");
   for (const Layout* layout : {&a, &b, &c, &d})
     if (layout->order == CUBLASLT_ORDER_ROW)

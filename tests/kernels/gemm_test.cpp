@@ -89,6 +89,40 @@ TEST_CASE("gemm: every transpose, bias and accumulation at sizes around the tile
       }
 }
 
+// The emulated cuBLASLt has no algorithm for 16 bits, so both ways are run.
+TEST_CASE("gemm: column sums of a beside a product, in each type") {
+  constexpr float kBefore = 0.25f;
+  for (Backend& backend : backends())
+    for (const maxim::DType type : backend.types)
+      for (const auto& [m, n, k] : std::vector<std::array<int64_t, 3>>{{1, 1, 1},
+                                                                       {16, 8, 33},
+                                                                       {24, 8, 100},
+                                                                       {200, 16, 7},
+                                                                       {8, 0, 5},
+                                                                       {8, 8, 0},
+                                                                       {300, 8, 2}}) {
+        INFO(backend.name << ", " << maxim::name_of(type) << " [" << m << ", " << n << "] k " << k);
+        Operands operands(*backend.device);
+        const std::vector<float> a = small_integers(k * m, 1), b = small_integers(k * n, 2);
+        const maxim::GemmArgs args{.c = operands.zeros(m, n),
+                                   .a = operands.put(a, k, m, type),
+                                   .b = operands.put(b, k, n, type),
+                                   .transpose_a = true,
+                                   .accumulate = true,
+                                   .a_sums = operands.put(std::vector<float>(m, kBefore))};
+        for (int times = 1; times <= 2; ++times) {  // it adds
+          backend.ops->gemm(args);
+          std::vector<float> sums(m, kBefore);
+          for (int64_t i = 0; i < k * m; ++i) sums[i % m] += static_cast<float>(times) * a[i];
+          require_same_bits("sums", operands.get(args.a_sums), sums);
+        }
+        std::vector<double> twice =
+            gemm({m, n, k, true, false}, to_double(a), to_double(b), std::vector<double>(m * n));
+        for (double& x : twice) x *= 2;
+        require_same_bits("product", operands.get(args.c), to_float(twice));
+      }
+}
+
 TEST_CASE("gemm: zero sizes") {
   for (Backend& backend : backends())
     for (const auto& [m, n, k] :
@@ -165,6 +199,9 @@ TEST_CASE("gemm: shapes that do not fit are refused") {
     args = good;
     args.bias = operands.zeros(5);
     args.accumulate = true;
+    CHECK_THROWS_AS(backend.ops->gemm(args), maxim::Error);
+    args = good;
+    args.a_sums = operands.zeros(4);  // of an a that is not transposed
     CHECK_THROWS_AS(backend.ops->gemm(args), maxim::Error);
   }
 }

@@ -253,7 +253,7 @@ TEST_CASE("no padded row is computed", "[model]") {
     CHECK(counts.of("layer_norm_backward").rows == layers * 2 * t);
     CHECK(counts.of("gelu_forward").rows == layers * t);
     CHECK(counts.of("gelu_backward").rows == layers * t);
-    CHECK(counts.of("add_column_sums").rows == layers * t);  // of the bias of q, k, v
+    CHECK(counts.of("column sums of gemm").rows == layers * t);  // of the bias of q, k, v
     CHECK(counts.of("normalize_forward").rows == scored);
     CHECK(counts.of("normalize_backward").rows == scored);
     // Three products a weight: the output, the gradient of the input, that of the weight.

@@ -20,6 +20,7 @@ int64_t CountingOps::calls() const {
 void CountingOps::gemm(const GemmArgs& args) {
   const int64_t k = args.transpose_a ? args.a.rows() : args.a.cols();
   count("gemm", args.c.rows(), 2.0 * static_cast<double>(args.c.size()) * static_cast<double>(k));
+  if (!args.a_sums.absent()) count("column sums of gemm", args.a.rows());
   ops_->gemm(args);
 }
 

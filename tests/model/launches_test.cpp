@@ -82,22 +82,23 @@ TEST_CASE("a layer's launches, bytes and FLOPs on a GPU", "[model][launches]") {
     CHECK(forward.flops == 2 * kRows * kWeights + 2 * attention);
 
     const Work backward = difference(two.backward, one.backward);
-    // 8 products, 3 of attention, 2 LayerNorms, GELU, column sums, and an output of LayerNorm
-    // computed again (the other one is written by the LayerNorm's own backward pass).
+    // 8 products, 3 of attention, 2 LayerNorms, GELU, the addition of a bias gradient, and an
+    // output of LayerNorm computed again (the other one is written by the LayerNorm's own backward
+    // pass).
     CHECK(backward.launches == 16);
     // Twice the forward products; in attention q k^T and d_out v^T by the owners of keys and of
     // queries, d_q, d_k, d_v, and d_out . out.
     CHECK(backward.flops == 4 * kRows * kWeights + 7 * attention + 2 * kRows * kHidden);
     const double gradients =
         18 * th + 4 * ti + 3 * kWeights;  // weights once, their gradients twice
-    const double recomputed = (2 + 1) * th, norms = 2 * 4 * th, gelu = 4 * ti, bias = 3 * th;
+    const double recomputed = (2 + 1) * th, norms = 2 * 4 * th, gelu = 4 * ti;
     const double attentions = (2 + 6 + 5) * th + 5 * kRows * kHeads;
     // Rows are summed in blocks of 16 (LayerNorm; their sums in a group) and 32; a block's sum is
-    // written and read, the total added to what is there.
+    // written and read, the total added to what is there, as is
+    // a product's bias gradient.
     const double partial =
-        2 * (2 * (5 + 1) + 2) * 3 * kHidden + (2 * 3 + 2) * (kIntermediate + 3 * kHidden);
-    CHECK(backward.bytes ==
-          4 * (gradients + recomputed + norms + gelu + bias + attentions + partial));
+        2 * (2 * (5 + 1) + 2) * 3 * kHidden + (2 * 3 + 2) * kIntermediate + 3 * 3 * kHidden;
+    CHECK(backward.bytes == 4 * (gradients + recomputed + norms + gelu + attentions + partial));
     for (const DType type : {DType::bf16, DType::f16}) {
       const Passes short_ = passes(backend, 1, type), long_ = passes(backend, 2, type);
       CHECK(difference(long_.forward, short_.forward).launches == 8);
