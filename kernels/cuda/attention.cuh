@@ -28,13 +28,13 @@ AttentionShape attention_shape(const CudaOps& ops, const Tensor& qkv, int64_t he
 AttentionBatch attention_batch(const Sequences& sequences, int64_t heads, const KernelPlan& plan);
 AttentionDropout attention_dropout(const Dropout& dropout);
 
-// The 16-bit versions: kernels/cuda/attention_forward_mma.cu, attention_backward_mma.cu.
+// Both versions of both passes, each in a file of its name.
+void attention_forward_f32(CudaOps& ops, const AttentionForward& args, const Sequences& sequences);
+void attention_backward_f32(CudaOps& ops, const AttentionBackward& args,
+                            const Sequences& sequences);
 void attention_forward_mma(CudaOps& ops, const AttentionForward& args, const Sequences& sequences);
 void attention_backward_mma(CudaOps& ops, const AttentionBackward& args,
                             const Sequences& sequences);
-
-// delta = sum over columns of d_out * out, into the first 4 bytes of each row and head of d_q.
-void attention_delta(CudaOps& ops, const AttentionBackward& args, const AttentionShape& shape);
 
 // The tile of one head of one sequence that belongs to this block: rows [first, first + size) of
 // `rows`, of which the first `keys` are keys. Beyond the sequence's end `size` is not positive.

@@ -28,6 +28,10 @@ constexpr int kAttentionWarps = 8;
 constexpr int kAttentionTile = kAttentionOwned * kAttentionWarps;
 constexpr int kAttentionLanes = 32;
 constexpr int attention_row(int width) { return width + 4; }
+// f32, short: 96 rows are read against K and V, which with them take 152 of the 163 KB that an A100
+// grants a block when a sequence has 256 keys of 64 columns. 16 warps would leave 128 registers a
+// thread, too few for 8 rows' scores with 256 keys.
+constexpr int kAttentionShortF32Warps = 12;
 
 // 16 bits: a warp owns 16 rows, and keys are in flight 64 at a time. Up to kAttentionShort rows a
 // head's K and V stay in shared memory; then the backward pass has all rows in one block, of up to
@@ -68,28 +72,63 @@ inline KernelPlan attention_plan(const AttentionShape& s, const AttentionKernel&
           .flops = 2.0 * kernel.products * h * t * t / static_cast<double>(s.sequences)};
 }
 
-// q, k, v in, out and log_sum_exp out; q k^T and p v.
+// Forward: q, k, v in, out and log_sum_exp out; q k^T and p v. Short: all K and V of a head lie in
+// shared memory beside a block's rows of q.
+inline AttentionKernel attention_forward_short(const AttentionShape& s) {
+  const bool f32 = s.type == DType::f32;
+  const int64_t owned = f32 ? kAttentionOwned : 16;
+  const int64_t warps = std::min<int64_t>(f32 ? kAttentionShortF32Warps : kAttentionShortWarps,
+                                          ceil_div(s.longest, owned));
+  const int64_t keys = kAttentionLanes * ceil_div(s.longest, kAttentionLanes);
+  return {.name = f32 ? "attention_forward_short_f32" : "attention_forward_short",
+          .rows = owned * warps,
+          .warps = warps,
+          .shared_bytes = size_of(s.type) * s.width * (owned * warps + 2 * keys),
+          .columns = 4,
+          .numbers = 1,
+          .products = 2};
+}
+
+// Whether that is what runs.
+inline bool attention_forward_is_short(const AttentionShape& s) {
+  return s.longest <= kAttentionShort && attention_forward_short(s).shared_bytes <= s.shared_bytes;
+}
+
 inline KernelPlan attention_forward_plan(const AttentionShape& s) {
+  if (attention_forward_is_short(s)) return attention_plan(s, attention_forward_short(s));
   AttentionKernel kernel = {.columns = 4, .numbers = 1, .products = 2};
   if (s.type == DType::f32) {
-    kernel.name = "attention_forward";
+    kernel.name = "attention_forward_long_f32";
     kernel.rows = kAttentionTile;
     kernel.warps = kAttentionWarps;
     kernel.shared_bytes =
         4 * ((kAttentionTile + 2 * kAttentionLanes) * attention_row(static_cast<int>(s.width)) +
              kAttentionTile * kAttentionLanes);
-  } else if (s.longest <= kAttentionShort) {
-    kernel.name = "attention_forward_short";
-    kernel.warps = std::min<int64_t>(kAttentionShortWarps, ceil_div(s.longest, 16));
-    kernel.rows = 16 * kernel.warps;
-    kernel.shared_bytes = 2 * s.width * (kernel.rows + 2 * 32 * ceil_div(s.longest, 32));
   } else {
     kernel.name = "attention_forward_long";
-    kernel.warps = kAttentionLongWarps;
     kernel.rows = kAttentionLongTile;
+    kernel.warps = kAttentionLongWarps;
     kernel.shared_bytes = 2 * s.width * (kAttentionLongTile + 2 * 2 * kAttentionKeyTile);
   }
   return attention_plan(s, kernel);
+}
+
+// f32: all of the backward pass. q, k, v, out, d_out, log_sum_exp in, d_q, d_k, d_v out; q k^T and
+// d_out v^T by the owners of keys and by those of query rows, d_q, d_k, d_v. Tiles of both sides'
+// rows, two of each, a tile of scores, and log_sum_exp and delta of a tile's rows.
+inline KernelPlan attention_backward_f32_plan(const AttentionShape& s) {
+  const int64_t row = attention_row(static_cast<int>(s.width));
+  KernelPlan plan = attention_plan(
+      s, {.name = "attention_backward_f32",
+          .rows = kAttentionTile,
+          .warps = kAttentionWarps,
+          .shared_bytes = 4 * (2 * (kAttentionTile + kAttentionLanes) * row +
+                               kAttentionTile * kAttentionLanes + 2 * kAttentionTile),
+          .columns = 8,
+          .numbers = 1,
+          .products = 7});
+  plan.grid[1] = 2;  // the role
+  return plan;
 }
 
 // 16 bits, short: all of the backward pass. q, k, v, out, d_out, log_sum_exp in, d_q, d_k, d_v out;
@@ -114,7 +153,7 @@ inline bool attention_backward_is_short(const AttentionShape& s) {
          attention_backward_short_plan(s).shared_bytes <= s.shared_bytes;
 }
 
-// delta of each row and head: d_out and out in.
+// 16 bits, longer: delta of each row and head: d_out and out in.
 inline KernelPlan attention_delta_plan(const AttentionShape& s) {
   const int64_t lanes = s.width * size_of(s.type) / 16;
   const double elements = static_cast<double>(s.tokens * s.heads * s.width);
@@ -126,46 +165,31 @@ inline KernelPlan attention_delta_plan(const AttentionShape& s) {
           .flops = 2 * elements};
 }
 
-// f32: tiles of both sides' rows, two of each, and a tile of scores.
-inline int64_t attention_backward_shared(int64_t width) {
-  return 4 * (2 * (kAttentionTile + kAttentionLanes) * attention_row(static_cast<int>(width)) +
-              kAttentionTile * kAttentionLanes);
-}
-
-// d_k and d_v by the owners of keys: q, k, v, d_out, log_sum_exp, delta in; q k^T, d_out v^T, d_k,
-// d_v.
+// Then d_k and d_v by the owners of keys: q, k, v, d_out, log_sum_exp, delta in; q k^T, d_out v^T,
+// d_k, d_v.
 inline KernelPlan attention_backward_keys_plan(const AttentionShape& s) {
-  AttentionKernel kernel = {.columns = 6, .numbers = 2, .products = 4};
-  if (s.type == DType::f32) {
-    kernel.name = "attention_backward_keys";
-    kernel.rows = kAttentionTile;
-    kernel.warps = kAttentionWarps;
-    kernel.shared_bytes = attention_backward_shared(s.width);
-  } else {
-    kernel.name = "attention_backward_keys_mma";
-    kernel.rows = kAttentionKeyTile;
-    kernel.warps = kAttentionKeyWarps;
-    kernel.shared_bytes = 2 * (2 * kAttentionKeyTile * s.width +
-                               kAttentionKeyRows * (2 * kAttentionKeyTile + 2 * 2 * s.width));
-  }
-  return attention_plan(s, kernel);
+  return attention_plan(
+      s, {.name = "attention_backward_keys_mma",
+          .rows = kAttentionKeyTile,
+          .warps = kAttentionKeyWarps,
+          .shared_bytes = 2 * (2 * kAttentionKeyTile * s.width +
+                               kAttentionKeyRows * (2 * kAttentionKeyTile + 2 * 2 * s.width)),
+          .columns = 6,
+          .numbers = 2,
+          .products = 4});
 }
 
-// d_q by the owners of query rows: q, k, v, d_out, log_sum_exp, delta in; q k^T, d_out v^T, d_q.
+// And d_q by the owners of query rows: q, k, v, d_out, log_sum_exp, delta in; q k^T, d_out v^T,
+// d_q.
 inline KernelPlan attention_backward_queries_plan(const AttentionShape& s) {
-  AttentionKernel kernel = {.columns = 5, .numbers = 2, .products = 3};
-  if (s.type == DType::f32) {
-    kernel.name = "attention_backward_queries";
-    kernel.rows = kAttentionTile;
-    kernel.warps = kAttentionWarps;
-    kernel.shared_bytes = attention_backward_shared(s.width);
-  } else {
-    kernel.name = "attention_backward_queries_mma";
-    kernel.rows = kAttentionLongTile;
-    kernel.warps = kAttentionLongWarps;
-    kernel.shared_bytes = 2 * s.width * (2 * kAttentionLongTile + 2 * 2 * kAttentionKeyTile);
-  }
-  return attention_plan(s, kernel);
+  return attention_plan(
+      s, {.name = "attention_backward_queries_mma",
+          .rows = kAttentionLongTile,
+          .warps = kAttentionLongWarps,
+          .shared_bytes = 2 * s.width * (2 * kAttentionLongTile + 2 * 2 * kAttentionKeyTile),
+          .columns = 5,
+          .numbers = 2,
+          .products = 3});
 }
 
 }  // namespace maxim

@@ -37,7 +37,7 @@ struct ScoreGradients {
           warp.real(half) ? log_sum_exp[int64_t{warp.lane_rows[half]} * heads] * kLog2E : INFINITY;
   }
 
-  // delta from where attention_delta() left it in d_q.
+  // delta from where attention_delta_kernel left it in d_q.
   __device__ __forceinline__ void read_delta(const T* d_q, int64_t stride, const WarpRows& warp) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -261,6 +261,27 @@ __global__ void __launch_bounds__(kAttentionShort * 2)
   if (warp.own > 0) store_queries<T, Width>(d_qkv, d_q, warp, tile, batch.heads);
 }
 
+// delta = sum over columns of d_out * out, into the first 4 bytes of each row and head of d_q.
+template <class T, int Width>
+__global__ void __launch_bounds__(kAttentionDeltaBlock)
+    attention_delta_kernel(T* d_qkv, const T* d_out, const T* out, int64_t tokens, int heads) {
+  constexpr int kElements = 16 / sizeof(T), kPieces = Width / kElements;  // lanes of a row and head
+  const int64_t thread = int64_t{blockIdx.x} * kAttentionDeltaBlock + threadIdx.x;
+  const int64_t element = thread / kPieces;
+  const int piece = static_cast<int>(thread % kPieces);
+  float sum = 0;
+  if (element < tokens * heads) {
+    const int64_t at = element * Width + piece * kElements;
+    const auto x = Pack<T, kElements>::load(d_out + at), y = Pack<T, kElements>::load(out + at);
+    for (int i = 0; i < kElements; ++i) sum = fmaf(x[i], y[i], sum);
+  }
+  for (int offset = kPieces / 2; offset > 0; offset /= 2)
+    sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  const int64_t row = element / heads, head = element % heads;
+  if (element < tokens * heads && piece == 0)
+    *reinterpret_cast<float*>(d_qkv + (row * 3 * heads + head) * Width) = sum;
+}
+
 template <class T, int Width>
 __global__ void __launch_bounds__(kAttentionKeyWarps* kWarp, 3)
     attention_backward_keys_mma_kernel(AttentionBatch batch, AttentionDropout dropout, T* d_qkv,
@@ -390,7 +411,8 @@ void attention_backward_mma(CudaOps& ops, const AttentionBackward& args,
       start(attention_backward_short_plan(shape), attention_backward_short_kernel<T, kWidth>,
             args.out.as<T>());
     } else {
-      attention_delta(ops, args, shape);
+      launch(ops, attention_delta_plan(shape), attention_delta_kernel<T, kWidth>,
+             args.d_qkv.as<T>(), args.d_out.as<T>(), args.out.as<T>(), shape.tokens, shape.heads);
       start(attention_backward_keys_plan(shape), attention_backward_keys_mma_kernel<T, kWidth>);
       start(attention_backward_queries_plan(shape),
             attention_backward_queries_mma_kernel<T, kWidth>);

@@ -212,16 +212,16 @@ void attention_forward_mma(CudaOps& ops, const AttentionForward& args, const Seq
              attention_dropout(args.dropout), args.out.as<T>(), args.log_sum_exp.as<float>(),
              args.qkv.as<T>());
     };
-    if (shape.longest <= 2 * kChunk)
+    if (!attention_forward_is_short(shape))
+      start(attention_forward_long_kernel<T, kWidth>);
+    else if (shape.longest <= 2 * kChunk)
       start(attention_forward_short_kernel<T, ShortHead<kWidth, 2>>);
     else if (shape.longest <= 4 * kChunk)
       start(attention_forward_short_kernel<T, ShortHead<kWidth, 4>>);
     else if (shape.longest <= 6 * kChunk)
       start(attention_forward_short_kernel<T, ShortHead<kWidth, 6>>);
-    else if (shape.longest <= kAttentionShort)
-      start(attention_forward_short_kernel<T, ShortHead<kWidth, kAttentionShort / kChunk>>);
     else
-      start(attention_forward_long_kernel<T, kWidth>);
+      start(attention_forward_short_kernel<T, ShortHead<kWidth, kAttentionShort / kChunk>>);
   });
 }
 

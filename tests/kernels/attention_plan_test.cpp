@@ -26,6 +26,7 @@ TEST_CASE("attention's launches: a batch without rows starts nothing") {
     for (const int64_t sequences : {0, 4}) {
       s.sequences = sequences;
       CHECK(attention_forward_plan(s).empty());
+      CHECK(attention_backward_f32_plan(s).empty());
       CHECK(attention_backward_short_plan(s).empty());
       CHECK(attention_delta_plan(s).empty());
       CHECK(attention_backward_keys_plan(s).empty());
@@ -42,13 +43,13 @@ TEST_CASE(
            {1, 16, 17, 63, 64, 65, 128, 129, 240, 241, 255, 256, 257, 512, 8192}) {
         const AttentionShape s = shape(type, longest, width);
         std::vector<KernelPlan> plans = {attention_forward_plan(s)};
-        if (attention_backward_is_short(s)) {
+        if (type == DType::f32) {
+          plans.push_back(attention_backward_f32_plan(s));
+        } else if (attention_backward_is_short(s)) {
           plans.push_back(attention_backward_short_plan(s));
         } else {
           plans.push_back(attention_backward_keys_plan(s));
           plans.push_back(attention_backward_queries_plan(s));
-          // These have to do where the short one does not fit.
-          for (const KernelPlan& plan : plans) CHECK(plan.shared_bytes <= kSmallGpu);
         }
         for (const KernelPlan& plan : plans) {
           INFO(plan.name << ", " << name_of(type) << ", " << longest << " rows of " << width);
@@ -57,10 +58,23 @@ TEST_CASE(
           CHECK(plan.block % 32 == 0);
           CHECK(plan.block <= 512);
         }
-        if (type != DType::f32)  // a warp has 16 rows
-          CHECK(plans[0].grid[0] / (s.sequences * s.heads) * plans[0].block / 32 * 16 >= longest);
+        const int64_t warp_rows = type == DType::f32 ? 8 : 16;
+        for (const KernelPlan& plan : plans)
+          if (plan.name != std::string("attention_backward_keys_mma"))  // a warp has no rows there
+            CHECK(plan.grid[0] / (s.sequences * s.heads) * plan.block / 32 * warp_rows >= longest);
+        CHECK(attention_forward_is_short(s) == (longest <= 256));
         CHECK(attention_backward_is_short(s) == (type != DType::f32 && longest <= 256));
       }
+}
+
+TEST_CASE("attention's launches: shared memory by the longest sequence of the batch") {
+  // Rows of q, and of k and v in chunks of 32.
+  const auto bytes = [](int64_t longest, int64_t width) {
+    return attention_forward_plan(shape(DType::f32, longest, width)).shared_bytes;
+  };
+  CHECK(bytes(5, 64) == 4 * 64 * (8 + 2 * 32));
+  CHECK(bytes(90, 32) == 4 * 32 * (96 + 2 * 96));
+  CHECK(bytes(256, 64) == 4 * 64 * (96 + 2 * 256));
 }
 
 TEST_CASE("attention's launches: a small GPU takes the long way where the short one does not fit") {
@@ -69,6 +83,20 @@ TEST_CASE("attention's launches: a small GPU takes the long way where the short 
   CHECK(!attention_backward_is_short(s));
   s.longest = 128;
   CHECK(attention_backward_is_short(s));
+  s.type = DType::f32;
+  CHECK(attention_forward_is_short(s));
+  s.longest = 129;
+  CHECK(!attention_forward_is_short(s));
+  // What it does instead fits.
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const int64_t width : {32, 64}) {
+      s = shape(type, 256, width);
+      s.shared_bytes = kSmallGpu;
+      CHECK(attention_forward_plan(s).shared_bytes <= kSmallGpu);
+      CHECK(attention_backward_f32_plan(s).shared_bytes <= kSmallGpu);
+      CHECK(attention_backward_keys_plan(s).shared_bytes <= kSmallGpu);
+      CHECK(attention_backward_queries_plan(s).shared_bytes <= kSmallGpu);
+    }
 }
 
 TEST_CASE("attention's launches: work of sequences of equal lengths") {
@@ -83,4 +111,8 @@ TEST_CASE("attention's launches: work of sequences of equal lengths") {
   CHECK(attention_backward_short_plan(s).bytes == 8 * column + number);
   CHECK(attention_backward_keys_plan(s).flops + attention_backward_queries_plan(s).flops ==
         7 * product);
+  s.type = DType::f32;
+  CHECK(attention_forward_plan(s).bytes == 4 * 2 * column + number);
+  CHECK(attention_backward_f32_plan(s).flops == 7 * product);
+  CHECK(attention_backward_f32_plan(s).bytes == 8 * 2 * column + number);
 }

@@ -96,9 +96,25 @@ TEST_CASE("attention: expansion rows attend and are not attended to") {
     }
 }
 
-TEST_CASE("attention: sequences beyond the key tile") {
+TEST_CASE("attention: lengths around the chunks of keys and blocks of rows of short sequences") {
+  for (Backend& backend : backends()) {
+    require_right(backend, Case({1, 0, 1}, 1, 64, 0.5f));
+    require_right(backend, Case({64, 63, 0, 1}, 1, 32, 0.1f));
+    require_right(backend, Case({65, 33, 96, 0}, 1, 64, 0.1f));
+    require_right(backend, Case({127, 128, 1, 97}, 1, 64));
+    require_right(backend, Case({129, 0, 121, 120}, 1, 64, 0.1f));
+    require_right(backend, Case({160, 191, 192, 193}, 1, 32, 0.1f));
+    require_right(backend, Case({223, 1, 0, 224, 225}, 1, 64));
+    require_right(backend, Case({255, 0, 1, 248}, 2, 64, 0.1f));
+    require_right(backend, Case({1, 256, 0, 255}, 1, 64, 0.1f));
+    require_right(backend, Case({256, 240, 1}, 1, 32, 0.1f, 230));
+  }
+}
+
+TEST_CASE("attention: sequences beyond what shared memory holds") {
   for (Backend& backend : backends()) {
     require_right(backend, Case({255, 3, 256, 257}, 1, 32, 0.1f));
+    require_right(backend, Case({257, 0, 1, 256}, 1, 64, 0.1f));
     require_right(backend, Case({1000}, 1, 64, 0.1f));
     require_right(backend, Case({530}, 1, 32, 0, 260));
   }
@@ -181,19 +197,20 @@ TEST_CASE("attention: gradients are the central differences of the forward formu
 }
 
 TEST_CASE("attention: the same bits on any number of threads") {
-  for (Backend& backend : backends()) {
-    const Case c({32, 1, 0, 100, 17, 270, 5}, 3, 32, 0.1f, 8);
-    backend.set_threads(1);
-    const Results one = run(backend, c);
-    for (const int threads : {2, 3, 5}) {
-      backend.set_threads(threads);
-      const Results r = run(backend, c);
-      require_same_bits("out", r.out, one.out);
-      require_same_bits("log_sum_exp", r.log_sum_exp, one.log_sum_exp);
-      require_same_bits("d_qkv", r.d_qkv, one.d_qkv);
+  for (Backend& backend : backends())
+    for (const Case& c : {Case({32, 1, 0, 100, 17, 270, 5}, 3, 32, 0.1f, 8),
+                          Case({256, 33, 0, 1}, 1, 64, 0.1f, 8), Case({32, 31, 1}, 2, 64, 0.1f)}) {
+      backend.set_threads(1);
+      const Results one = run(backend, c);
+      for (const int threads : {2, 3, 5}) {
+        backend.set_threads(threads);
+        const Results r = run(backend, c);
+        require_same_bits("out", r.out, one.out);
+        require_same_bits("log_sum_exp", r.log_sum_exp, one.log_sum_exp);
+        require_same_bits("d_qkv", r.d_qkv, one.d_qkv);
+      }
+      backend.set_threads(2);
     }
-    backend.set_threads(2);
-  }
 }
 
 TEST_CASE("attention: no rows, and rows without keys") {
