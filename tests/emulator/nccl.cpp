@@ -7,7 +7,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,6 +33,9 @@ struct ncclComm {
   bool in_progress = false;  // until ncclCommGetAsyncError said so
   bool finalized = false;
   int collectives = 0;
+  std::deque<std::string> told = {};  // to the others: must stay while MPI sends it
+  std::vector<MPI_Request> telling = {};
+  std::vector<std::string> said = {};      // by each rank; empty: not yet
   std::shared_ptr<Recording> landed = {};  // of the last collective: the next comes after it
 };
 
@@ -57,9 +63,12 @@ size_t size_of(ncclDataType_t type) {
 }
 
 // Drops the group at hand, so that what comes later is not taken for a part of it.
-[[noreturn]] void fault(const std::string& text) {
+void drop_group() {
   group_depth = 0;
   calls.clear();
+}
+[[noreturn]] void fault(const std::string& text) {
+  drop_group();
   throw Fault(text);
 }
 
@@ -96,30 +105,54 @@ double patience() {
   return seconds == nullptr ? 60 : std::atof(seconds);
 }
 
+// Tells the other ranks what this one calls next.
+void tell(ncclComm& comm, const std::string& words) {
+  comm.told.push_back(words);
+  comm.said.assign(comm.size, "");
+  comm.said[comm.rank] = words;
+  for (int r = 0; r < comm.size; ++r) {
+    if (r == comm.rank) continue;
+    MPI_Isend(comm.told.back().data(), static_cast<int>(words.size()), MPI_CHAR, r, 0, comm.ranks,
+              &comm.telling.emplace_back());
+  }
+}
+
+// Whether all ranks said what they call; a Fault if it is not the same.
+bool all_say_the_same(ncclComm& comm) {
+  for (int r = 0; r < comm.size; ++r) {
+    int said = 0, length = 0;
+    MPI_Status status;
+    if (!comm.said[r].empty()) continue;
+    MPI_Iprobe(r, 0, comm.ranks, &said, &status);
+    if (!said) continue;
+    MPI_Get_count(&status, MPI_CHAR, &length);
+    comm.said[r].resize(length);
+    MPI_Recv(comm.said[r].data(), length, MPI_CHAR, r, 0, comm.ranks, MPI_STATUS_IGNORE);
+  }
+  if (std::count(comm.said.begin(), comm.said.end(), "") > 0) return false;
+  MPI_Waitall(static_cast<int>(comm.telling.size()), comm.telling.data(), MPI_STATUSES_IGNORE);
+  comm.telling.clear();
+  comm.told.clear();
+  for (int r = 1; r < comm.size; ++r)
+    if (comm.said[r] != comm.said[0])
+      fault(fmt::format("ranks call different collectives: rank 0 {}, rank {} {}", comm.said[0], r,
+                        comm.said[r]));
+  return true;
+}
+
 void demand_same_calls(const std::vector<Call>& calls) {
-  const ncclComm& comm = *calls[0].comm;
+  ncclComm& comm = *calls[0].comm;
   std::string mine;
   for (const Call& call : calls) mine += describe(call) + " ";
-  const int length = static_cast<int>(mine.size());
-  std::vector<int> lengths(comm.size), begins(comm.size, 0);
-  MPI_Request all_are_here;
-  MPI_Iallgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm.ranks, &all_are_here);
+  tell(comm, mine);
   const double start = MPI_Wtime();
-  for (int done = 0; !done;) {
-    MPI_Test(&all_are_here, &done, MPI_STATUS_IGNORE);
-    if (!done && MPI_Wtime() - start > patience())
-      fault(fmt::format("rank {} waits in {}, which not all ranks call", comm.rank, mine));
-  }
-  for (int r = 1; r < comm.size; ++r) begins[r] = begins[r - 1] + lengths[r - 1];
-  std::string all(begins.back() + lengths.back(), ' ');
-  MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), begins.data(), MPI_CHAR,
-                 comm.ranks);
-  for (int r = 0; r < comm.size; ++r) {
-    const std::string theirs = all.substr(begins[r], lengths[r]);
-    const std::string first = all.substr(0, lengths[0]);
-    if (theirs != first)
-      fault(
-          fmt::format("ranks call different collectives: rank 0 {}, rank {} {}", first, r, theirs));
+  while (!all_say_the_same(comm)) {
+    std::this_thread::yield();
+    if (MPI_Wtime() - start < patience()) continue;
+    std::string missing;
+    for (int r = 0; r < comm.size; ++r)
+      if (comm.said[r].empty()) missing += fmt::format(" {}", r);
+    fault(fmt::format("rank {} waits in {}for rank{}", comm.rank, mine, missing));
   }
 }
 
@@ -221,18 +254,20 @@ ncclResult_t add(Call call) {
   const auto lock = maxim_emulated::lock_device();
   const char* name = call.name.c_str();
   check_comm(name, call.comm);
-  if (Streams::instance().check(call.stream) != cudaSuccess) return ncclInvalidArgument;
-  if (call.stream->device != call.comm->device)
-    fault(fmt::format("{}: a stream of device {}, a communicator of device {}", name,
-                      call.stream->device, call.comm->device));
+  if (call.comm->finalized) fault(fmt::format("{}: the communicator was finalized", name));
   if (call.root < 0 || call.root >= call.comm->size) return ncclInvalidArgument;
   try {
+    if (Streams::instance().check(call.stream) != cudaSuccess) return ncclInvalidArgument;
+    if (call.stream->device != call.comm->device)
+      throw Fault(fmt::format("{}: a stream of device {}, a communicator of device {}", name,
+                              call.stream->device, call.comm->device));
     if (call.in != nullptr && call.in_bytes > 0)
       maxim_emulated::require_device_memory(name, call.in, call.in_bytes);
     if (call.out != nullptr && call.out_bytes > 0)
       maxim_emulated::require_device_memory(name, call.out, call.out_bytes);
-  } catch (const Fault& missing) {
-    fault(missing.what());
+  } catch (const Fault&) {
+    drop_group();
+    throw;
   }
   calls.push_back(std::move(call));
   return group_depth > 0 ? ncclSuccess : run(std::exchange(calls, {}));
@@ -300,6 +335,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   check_comm("ncclCommGetAsyncError", comm);
   const char* failing = std::getenv("MAXIM_EMULATED_NCCL_ERROR");
+  if (comm->finalized && comm->in_progress && !all_say_the_same(*comm)) {
+    std::this_thread::yield();
+    *error = ncclInProgress;
+    return ncclSuccess;
+  }
   *error = std::exchange(comm->in_progress, false) ? ncclInProgress : ncclSuccess;
   if (failing != nullptr && comm->collectives >= std::atoi(failing)) *error = ncclRemoteError;
   return ncclSuccess;
@@ -309,6 +349,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   check_comm("ncclCommFinalize", comm);
   if (comm->in_progress || std::exchange(comm->finalized, true)) return ncclInvalidArgument;
   comm->in_progress = true;
+  tell(*comm, "ncclCommFinalize");
   return ncclInProgress;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
@@ -363,6 +404,7 @@ ncclResult_t ncclReduce(const void* in, void* out, size_t count, ncclDataType_t 
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
   check_comm("ncclReduce", comm);
   const size_t bytes = count * size_of(type);
+  if (comm->rank == root) check_place("ncclReduce", in, static_cast<char*>(out), bytes, 0, 1);
   return add({"ncclReduce", static_cast<const char*>(in),
               comm->rank == root ? static_cast<char*>(out) : nullptr, bytes,
               comm->rank == root ? bytes : 0, count, type, op, root, comm, stream});
@@ -371,6 +413,7 @@ ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType
                            ncclComm_t comm, cudaStream_t stream) {
   check_comm("ncclBroadcast", comm);
   const size_t bytes = count * size_of(type);
+  if (comm->rank == root) check_place("ncclBroadcast", in, static_cast<char*>(out), bytes, 0, 1);
   return add({"ncclBroadcast", comm->rank == root ? static_cast<const char*>(in) : nullptr,
               static_cast<char*>(out), bytes, bytes, count, type, ncclSum, root, comm, stream});
 }

@@ -37,7 +37,9 @@ void clear_counters() {
 }
 
 void trace(const std::string& name, size_t bytes) {
-  if (tracing) records.push_back({name, Streams::instance().running_stream(), bytes});
+  if (!tracing) return;
+  const Running& running = Streams::instance().running();
+  records.push_back({name, running.stream, bytes, running.issued, running.awaited});
 }
 void start_trace() {
   const auto lock = lock_device();

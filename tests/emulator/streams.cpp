@@ -53,6 +53,12 @@ void Streams::destroy(cudaStream_t stream) {
   std::erase_if(streams_, [](const auto& s) { return s->destroyed && s->queue.empty(); });
 }
 
+void Streams::enqueue(cudaStream_t stream, Work work) {
+  work.issued = ++issued_;
+  if (work.records != nullptr) work.records->issued = work.issued;
+  stream->queue.push_back(std::move(work));
+}
+
 bool Streams::idle() const {
   return std::ranges::all_of(streams_, [](const auto& stream) { return stream->queue.empty(); });
 }
@@ -79,16 +85,19 @@ CUstream_st* Streams::next_stream() const {
 void Streams::run_front(CUstream_st& stream) {
   const Work work = std::move(stream.queue.front());
   stream.queue.pop_front();
-  running_stream_ = stream.number;
+  if (work.waits_for != nullptr) stream.awaited = std::max(stream.awaited, work.waits_for->issued);
+  running_ = {stream.number, work.issued, stream.awaited};
   try {
     if (work.run) work.run();
   } catch (...) {
-    running_stream_ = 0;
+    running_ = {};
     drop_all();
     throw;
   }
-  running_stream_ = 0;
-  if (work.records != nullptr) *work.records = {true, milliseconds_now()};
+  running_ = {};
+  if (work.records == nullptr) return;
+  work.records->done = true;
+  work.records->milliseconds = milliseconds_now();
 }
 
 void Streams::run_until(const std::function<bool()>& done) {

@@ -21,12 +21,21 @@ namespace maxim_emulated {
 struct Recording {
   bool done = false;
   double milliseconds = 0;
+  uint64_t issued = 0;
 };
 
 struct Work {
   std::function<void()> run = {};
   std::shared_ptr<Recording> waits_for = {};  // may run once this is done
   std::shared_ptr<Recording> records = {};
+  uint64_t issued = 0;  // its place in the order in which the host gave work, from 1
+};
+
+// Work that is running.
+struct Running {
+  int stream = 0;  // 0 for what the host does itself
+  uint64_t issued = 0;
+  uint64_t awaited = 0;  // the latest of `issued` of the events that its stream has waited for
 };
 
 }  // namespace maxim_emulated
@@ -36,6 +45,7 @@ struct CUstream_st {
   int device = 0;
   bool blocking = false;  // cudaMemcpy waits for it
   bool destroyed = false;
+  uint64_t awaited = 0;
   std::deque<maxim_emulated::Work> queue = {};
 };
 struct CUevent_st {
@@ -61,7 +71,7 @@ class Streams {
   cudaError_t check(cudaStream_t stream) const;
   // What is queued still runs.
   void destroy(cudaStream_t stream);
-  void enqueue(cudaStream_t stream, Work work) { stream->queue.push_back(std::move(work)); }
+  void enqueue(cudaStream_t stream, Work work);
 
   // Runs queued work until `done`. A Fault drops all that is queued and is passed on.
   void run_until(const std::function<bool()>& done);
@@ -73,8 +83,7 @@ class Streams {
   bool blocking_idle() const;
   void reseed(uint64_t seed) { random_ = Random(seed); }
 
-  // The stream whose work is running; 0 for what the host does itself.
-  int running_stream() const { return running_stream_; }
+  const Running& running() const { return running_; }
 
  private:
   Streams();
@@ -85,7 +94,8 @@ class Streams {
 
   std::vector<std::unique_ptr<CUstream_st>> streams_;  // in order of priority
   int created_ = 0;
-  int running_stream_ = 0;
+  uint64_t issued_ = 0;
+  Running running_;
   Random random_;
 };
 

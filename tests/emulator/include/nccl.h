@@ -4,8 +4,8 @@
 // over MPI at once and queues the landing of the results on the stream. There the inputs must still
 // be what they were. So a missing event ahead of a collective shows, and one behind it, and a host
 // that goes on to a host message never hangs. Ranks that do not call the same are a Fault on every
-// rank, with both calls; a rank that waits for others for MAXIM_EMULATED_NCCL_SECONDS (60) is one
-// too. Sums are taken around a ring, and bf16 is rounded at each step.
+// rank, with both calls, and so are those of which some finalize; a rank that waits for others for
+// MAXIM_EMULATED_NCCL_SECONDS (60) is one too, with the ranks it waits for. Sums are taken around a ring, and bf16 is rounded at each step.
 #pragma once
 
 #include <climits>

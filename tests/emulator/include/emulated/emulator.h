@@ -40,7 +40,10 @@ void declare_work(double bytes, double flops);
 struct TraceRecord {
   std::string name;  // of a kernel, a library call, or "copy", "fill", "host function"
   int stream = 0;    // streams count from 1; 0 is a copy that the host waited for
-  size_t bytes = 0;  // of a copy or fill
+  size_t bytes = 0;  // of a copy or fill, or received by a collective
+  // Places in the order in which the host gave work to streams: its own, and the latest of the
+  // events that its stream had waited for (0: none).
+  uint64_t issued = 0, awaited = 0;
 };
 void start_trace();
 std::vector<TraceRecord> take_trace();
