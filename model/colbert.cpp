@@ -1,5 +1,7 @@
 #include "model/colbert.h"
 
+#include <optional>
+
 namespace maxim {
 namespace {
 
@@ -37,15 +39,11 @@ void Colbert::encode_into(const Tensor& vectors, const Sequences& sequences,
 Tensor Colbert::forward(const Sequences& sequences, const StepDropout& dropout, bool keep,
                         Arena& arena) {
   const Tensor vectors = take_vectors(sequences.scored(), arena);
-  if (keep) {
-    encode_into(vectors, sequences, dropout, true, arena);
-    project(0, vectors.rows());
-    return vectors;
-  }
-  const Arena::Mark only_vectors_stay(arena);
-  encode_into(vectors, sequences, dropout, false, arena);
+  std::optional<Arena::Mark> only_vectors_stay;
+  if (!keep) only_vectors_stay.emplace(arena);
+  encode_into(vectors, sequences, dropout, keep, arena);
   project(0, vectors.rows());
-  vectors_ = Tensor();
+  if (!keep) vectors_ = Tensor();
   return vectors;
 }
 
