@@ -25,9 +25,10 @@ constexpr int kGlobalBatch = 24;
 
 // Trains tiny_bert and returns the output directory.
 std::string train(const TemporaryDirectory& directory, const std::string& file, int ranks,
-                  const std::string& name, const std::vector<std::string>& flags = {}) {
+                  const std::string& name, const std::vector<std::string>& flags = {},
+                  const std::string& program = "./train") {
   const std::string output = directory.file(name);
-  std::vector<std::string> command = {"./train",
+  std::vector<std::string> command = {program,
                                       "--model_name_or_path",
                                       "tests/golden/tiny_bert",
                                       "--train_file",
@@ -54,7 +55,7 @@ std::string train(const TemporaryDirectory& directory, const std::string& file, 
     if (known != command.end()) command.erase(known, known + 2);
     command.insert(command.end(), {flags[i], flags[i + 1]});
   }
-  const RunResult result = run(command, {.ranks = ranks, .timeout = 120});
+  const RunResult result = run(command, {.ranks = ranks, .timeout = 300});
   INFO(result.err);
   REQUIRE(result.exit_code == 0);
   return output;
@@ -186,5 +187,30 @@ TEST_CASE("without gathering the loss is the mean over all queries of each rank'
         train(directory, file, 1, "one" + number,
               {"--per_device_train_batch_size", batch, "--gradient_accumulation_steps", number}),
         many);
+  }
+}
+
+// The same on emulated GPUs, over NCCL.
+TEST_CASE("world size changes nothing on GPUs", "[train][ranks][emulated]") {
+  for (const int negatives : {0, 1, 3}) {
+    const TemporaryDirectory directory;
+    const std::string file = directory.file("rows.tsv");
+    maxim::write_text(file, training_rows(52, negatives));
+    const auto run = [&](const std::string& name, int ranks, std::vector<std::string> flags = {}) {
+      flags.insert(flags.end(), {"--device", "cuda"});
+      return train(directory, file, ranks, name, flags, "build/emulated/train");
+    };
+    const std::string one = run("one", 1);
+    for (const int ranks : {3, 8}) {
+      INFO(ranks << " ranks, " << negatives << " negatives");
+      check_same_training(one, run("ranks" + std::to_string(ranks), ranks));
+    }
+    if (negatives != 1) continue;
+    check_same_training(one, run("sharded", 4, {"--shard_optimizer", "true"}));
+    maxim::write_text(file, training_rows(48, negatives));
+    check_same_training(
+        run("accumulated", 1,
+            {"--per_device_train_batch_size", "6", "--gradient_accumulation_steps", "4"}),
+        run("own", 4, {"--gather_across_devices", "false"}));
   }
 }
