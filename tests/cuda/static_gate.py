@@ -5,8 +5,10 @@
 
 For every kernel and GPU architecture in the objects: registers at most those of the table, no spills
 and no local memory, no floating-point atomics, and the instructions that the table demands (HMMA
-tensor cores, LDSM ldmatrix, LDGSTS cp.async, .128 wide loads and stores) or forbids. A kernel without
-a row and a row without a kernel are failures too. Prints registers and computed occupancy by kernel.
+tensor cores, LDSM ldmatrix, LDGSTS cp.async, .128 wide loads and stores) or forbids. A kernel that
+counts its blocks (ATOMG) has a fence (MEMBAR) on both sides of each count: without them the last block
+may add what others have not written yet, on a GPU alone. A kernel without a row and a row without a
+kernel are failures too. Prints registers and computed occupancy by kernel.
 
 Needs cuobjdump and nvdisasm: those of the CUDA toolkit, or NVIDIA's wheels, which are fetched into
 build/cuda_tools when pip can. Where nvcc made nothing or the tools cannot be had, says so and skips.
@@ -109,6 +111,9 @@ def faults(kernel, row):
         yield f"{kernel.stack} bytes of stack, {kernel.local} of local memory"
     if match := re.search(FORBIDDEN, kernel.sass):
         yield f"forbidden: {match[0]}"
+    counts, fences = len(re.findall(r"\bATOMG?\b", kernel.sass)), kernel.sass.count("MEMBAR")
+    if fences < 2 * counts:
+        yield f"{counts} counts of blocks between {fences} fences"
     for word in wanted:
         if word not in kernel.sass:
             yield f"no {word}"
