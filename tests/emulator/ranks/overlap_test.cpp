@@ -1,5 +1,5 @@
-// Gradients are summed beside the backward pass: what the host gives to the streams of a training
-// step, in which order, and what waits for what.
+// Gradients are summed beside the backward pass, and batches are copied beside the step before:
+// what the host gives to the streams of training steps, in which order, and what waits for what.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -15,8 +15,8 @@ namespace {
 
 using maxim_emulated::TraceRecord;
 
-// One step of a two-layer model with buckets of one unit, by order of issue.
-std::vector<TraceRecord> trace_of_step() {
+// Steps of a two-layer model with buckets of one unit, by order of issue.
+std::vector<TraceRecord> trace_of_steps(int steps) {
   maxim::ModelOptions options = tiny_options();
   options.device = "cuda";
   options.local_rank = world().local_rank;
@@ -30,7 +30,9 @@ std::vector<TraceRecord> trace_of_step() {
   for (int i = 0; i < 4; ++i) session.text_encoder().append_query(batch.tokens, texts[i], i, 0);
   for (int i = 4; i < 8; ++i) session.text_encoder().append_document(batch.tokens, texts[i], i, 1);
   maxim_emulated::start_trace();
-  train_step.run({.micro_batches = {&batch, 1}, .global_rows = 4 * world().size}, 0, 1);
+  for (int step = 0; step < steps; ++step)
+    train_step.run({.step = step, .micro_batches = {&batch, 1}, .global_rows = 4 * world().size},
+                   step, 1);
   train_step.read_metrics();
   std::vector<TraceRecord> trace = maxim_emulated::take_trace();
   std::ranges::sort(trace, {}, &TraceRecord::issued);
@@ -48,7 +50,7 @@ std::vector<TraceRecord> named(const std::vector<TraceRecord>& trace, const std:
 }  // namespace
 
 TEST_CASE("overlap: a layer's gradients travel while the layer below is computed") {
-  const std::vector<TraceRecord> trace = trace_of_step();
+  const std::vector<TraceRecord> trace = trace_of_steps(1);
   const auto attention = named(trace, "attention_backward_f32"), adamw = named(trace, "adamw_ker");
   REQUIRE(attention.size() == 2);  // of the second layer, then of the first
   REQUIRE(adamw.size() >= 1);
@@ -70,6 +72,21 @@ TEST_CASE("overlap: a layer's gradients travel while the layer below is computed
   }
   CHECK(lower.awaited < between[0].issued);  // which does not wait for the sums.
   CHECK(adamw[0].awaited >= sums.back().issued);
+}
+
+TEST_CASE("overlap: a batch is copied during the step before, when the one before that is done") {
+  const std::vector<TraceRecord> trace = trace_of_steps(3);
+  const auto attention = named(trace, "attention_"), copies = named(trace, "copy");
+  REQUIRE(attention.size() == 3 * 4);  // of each step: two layers forward, two back
+  int64_t of_last = 0;
+  for (const TraceRecord& copy : copies) {
+    if (copy.stream == attention[0].stream || copy.issued < attention[7].issued) continue;
+    if (copy.issued > attention[8].issued) continue;
+    ++of_last;
+    CHECK(copy.awaited > attention[3].issued);
+    CHECK(copy.awaited < attention[4].issued);
+  }
+  CHECK(of_last >= 6);  // token ids, positions, offsets, key counts, ...
 }
 
 }  // namespace maxim_tests
