@@ -16,7 +16,8 @@ Failure current_failure();
 // "rank R on HOST: message", for a failure that not all ranks share.
 std::string name_rank(int rank, const std::string& host, const std::string& message);
 
-// Prints "error: message" to standard error in one piece, after what standard output holds.
+// Prints "error: message" to standard error. A pipe that nobody reads is given up on after a
+// second: a failure must not become a hang.
 void print_failure(const std::string& message);
 
 }  // namespace maxim

@@ -34,7 +34,7 @@ struct Launcher {
   bool binding = false;   // its user chose a binding
   const char* tasks_variable = nullptr;
   int tasks = 1;
-  int rank = 0;         // as far as known before MPI_Init
+  int rank = 0;         // as far as known before the ranks have met
   int local_tasks = 1;  // on this host, likewise
 };
 
@@ -60,7 +60,8 @@ Launcher find_launcher() {
     launcher.tasks = number(variable, 1);
     break;
   }
-  for (const char* variable : {"PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"})
+  for (const char* variable :
+       {"SLURM_PROCID", "RANK", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"})
     launcher.rank = number(variable, launcher.rank);
   launcher.local_tasks = number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
   return launcher;
@@ -120,14 +121,16 @@ void share_host(World& world, const Launcher& launcher, Communicator& communicat
   world.threads = set_threads(launcher, masks, world.local_rank);
 }
 
-// Ends this process unless it is destroyed within the time: MPI_Init waits for ever for a rank that
-// does not come. Later on higher ranks, so that one of them speaks and mpirun ends the others.
+// Ends this process unless it is destroyed within the time: MPI_Init and the collectives before
+// there is a lifeline wait for ever for a rank that does not come. A second after the rendezvous
+// has given up, which can say more; later on higher ranks, so that one of them speaks and mpirun
+// ends the others.
 class StartLimit {
  public:
   StartLimit(const World& world, int rank)
       : thread_([this, rank, host = world.host, seconds = world.timeout] {
           std::unique_lock lock(mutex_);
-          const auto limit = std::chrono::seconds(seconds + std::min(rank, 4));
+          const auto limit = std::chrono::seconds(seconds + 1 + std::min(rank, 4));
           if (changed_.wait_for(lock, limit, [this] { return started_; })) return;
           print_failure(name_rank(
               rank, host,
@@ -156,7 +159,6 @@ void start_mpi(World& world, const Launcher& launcher, int argc, char** argv) {
   const double cores = static_cast<double>(cores_of(launcher_affinity()).size());
   if (launcher.local_tasks > std::min(cores, cpu_quota()))
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-  const StartLimit limit(world, launcher.rank);
   int provided = 0;
   if (MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS ||
       provided < MPI_THREAD_FUNNELED)
@@ -182,8 +184,6 @@ void start_mpi(World& world, const Launcher& launcher, int argc, char** argv) {
 void start_environment(World& world, const Launcher& launcher, const Environment& environment) {
   world.rank = environment.rank;
   world.size = environment.size;
-  // gloo writes to connections whose peer may be gone, and says so by an exception.
-  std::signal(SIGPIPE, SIG_IGN);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(world.timeout);
   world.communicator = join_job(environment, world.host, deadline, [&](Communicator& communicator) {
     share_host(world, launcher, communicator);
@@ -207,15 +207,16 @@ int find_timeout(int argc, char** argv) {
   return timeout;
 }
 
-void start(World& world, int argc, char** argv) {
-  const Launcher launcher = find_launcher();
-  world.host = host_name();
-  world.timeout = find_timeout(argc, argv);
+void start(World& world, const Launcher& launcher, int argc, char** argv) {
+  // MPI and gloo write to connections whose peer may be gone, and report that as an error.
+  const auto ignore_broken_pipes = [] { std::signal(SIGPIPE, SIG_IGN); };
   if (launcher.mpi) {
     world.mpi = true;
+    ignore_broken_pipes();
     start_mpi(world, launcher, argc, argv);
   } else if (const auto environment = read_environment(std::getenv);
              environment && environment->size > 1) {
+    ignore_broken_pipes();
     start_environment(world, launcher, *environment);
   } else {
     if (!environment) refuse_mismatch(launcher, 1);
@@ -227,6 +228,7 @@ void start(World& world, int argc, char** argv) {
 
 // Before there is a lifeline: what is left is to end whoever the launcher can reach.
 void end_alone(const World& world, const Failure& failure) {
+  std::fflush(stdout);
   print_failure(name_rank(world.rank, world.host, failure.message));
   if (world.mpi) MPI_Abort(MPI_COMM_WORLD, failure.exit_code);
 }
@@ -243,14 +245,20 @@ int run_program(int argc, char** argv, const std::function<int(World&)>& program
   }
   World world;
   int exit_code = 0;
-  bool agreed = false;  // what fails now fails on all ranks
+  bool agreed = false;  // what fails now fails on all ranks (without MPI, unless one is lost)
   try {
-    start(world, argc, argv);
-    agreed = true;
-    if (world.mpi)
-      world.communicator->checked(
-          [&] { refuse_contradiction(std::getenv, world.rank, world.size); });
-    world.lifeline = std::make_unique<Lifeline>(*world.communicator, world.host);
+    const Launcher launcher = find_launcher();
+    world.host = host_name();
+    world.timeout = find_timeout(argc, argv);
+    {
+      const StartLimit limit(world, launcher.rank);
+      start(world, launcher, argc, argv);
+      agreed = true;
+      if (world.mpi)
+        world.communicator->checked(
+            [&] { refuse_contradiction(std::getenv, world.rank, world.size); });
+      world.lifeline = std::make_unique<Lifeline>(*world.communicator, world.host);
+    }
     world.lifeline->set_timeout(world.timeout);
     set_up_fault(world.rank, world.size);
     exit_code = program(world);
@@ -264,10 +272,10 @@ int run_program(int argc, char** argv, const std::function<int(World&)>& program
     exit_code = failure.exit_code;
     if (world.lifeline != nullptr)
       world.lifeline->fail(failure);
-    else if (world.size == 1 || (agreed && world.rank == 0))
-      print_failure(failure.message);
-    else if (!agreed)
+    else if (world.size > 1 && !(agreed && world.mpi))
       end_alone(world, failure);
+    else if (world.rank == 0)
+      print_failure(failure.message);
   }
   world.lifeline.reset();
   world.communicator.reset();

@@ -5,10 +5,13 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -49,7 +52,8 @@ constexpr double kStaleSeconds = 2 * kBeatSeconds;
 // Silence is longer than a few beats, however short the timeout.
 constexpr double kLeastSilence = 3 * kBeatSeconds;
 constexpr double kCallSeconds = 5;  // for one address, and for a caller to say who it is
-constexpr auto kSpeakersLead = std::chrono::milliseconds(500);
+// Who has not ended by then, when the job does, cannot: it is stopped.
+constexpr auto kTimeToEnd = std::chrono::seconds(1);
 constexpr uint32_t kMostText = 64 << 10;
 
 double now() {
@@ -155,11 +159,11 @@ bool Lifeline::begin_step(int64_t step) {
 }
 
 int Lifeline::fail(const Failure& failure) {
+  std::fflush(stdout);  // the thread that ends the process must not wait for its reader
   if (size_ == 1) {
     print_failure(failure.message);
     return failure.exit_code;
   }
-  std::fflush(stdout);  // the thread that ends the process must not wait for its reader
   std::unique_lock lock(mutex_);
   failure_ = failure;
   failed_ = true;
@@ -507,34 +511,48 @@ void Lifeline::judge_failures() {
 }
 
 // A rank is gone. On rank 0 that ends the job; the other ranks watch rank 0 only, and without it
-// the lowest of each host speaks.
+// one of each host speaks.
 void Lifeline::lost(int rank, const std::string& what, bool kill) {
+  const bool speaks = rank_ == 0 || take_the_word();
   const std::string message = fmt::format("rank {} on {} {}", rank, members_[rank].host, what);
-  if (rank_ == 0) finish(1, message, kill ? rank : -1);
-  int lowest = 1;
-  while (members_[lowest].host != members_[rank_].host) ++lowest;
-  // Killed before the speaker has looked, it would seem to have died by itself.
-  if (kill && rank_ != lowest) std::this_thread::sleep_for(kSpeakersLead);
-  finish(1, rank_ == lowest ? message : "", kill ? rank : -1);
+  finish(1, speaks ? message : "", kill ? rank : -1);
+}
+
+// Whether this rank is the first of its host to ask: it binds a name (of Linux's abstract sockets,
+// which vanish with their owner) that only one process can have.
+bool Lifeline::take_the_word() {
+  const std::string name = fmt::format("maxim {} {}", token_, members_[rank_].host);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const size_t length = std::min(name.size(), sizeof(address.sun_path) - 1);
+  std::memcpy(address.sun_path + 1, name.data(), length);
+  word_ = Descriptor(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  return bind(word_.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0 ||
+         errno != EADDRINUSE;
 }
 
 void Lifeline::finish(int code, const std::string& errors, int victim) {
-  if (!errors.empty()) {
-    const std::string line = "error: " + errors + "\n";
-    if (write(STDERR_FILENO, line.data(), line.size()) < 0) code = std::max(code, 1);
-  }
+  if (!errors.empty()) print_failure(errors);
   if (rank_ == 0) {
     tell_all(finis, code, victim);
     // They close when they have read it; what does not fit into a connection is of no use now.
-    for (const Link& link : links_) {
+    const Deadline until = std::chrono::steady_clock::now() + kTimeToEnd;
+    for (size_t i = 0; i < links_.size(); ++i) {
       char bytes[4096];
-      const Deadline until = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
-      while (link.socket.is_open() && wait_readable(link.socket, until) &&
-             recv(link.socket.get(), bytes, sizeof(bytes), 0) > 0) {
-      }
+      const Descriptor& socket = links_[i].socket;
+      bool ended = !socket.is_open();
+      while (!ended && wait_readable(socket, until))
+        ended = recv(socket.get(), bytes, sizeof(bytes), 0) <= 0;
+      if (!ended) kill_on_this_machine(static_cast<int>(i));
     }
   }
   kill_on_this_machine(victim);
+  if (word_.is_open() && !errors.empty()) {
+    // The name stays taken until the others of this host have asked for it too.
+    std::this_thread::sleep_for(kTimeToEnd);
+    for (int r = 0; r < size_; ++r) kill_on_this_machine(r);
+  }
   _exit(code);
 }
 

@@ -14,7 +14,8 @@
 //   goodbye        the clean end, in which everyone waits for everyone
 //
 // Ending is _exit on the lifeline's thread: nothing that the main thread is blocked in can hold it
-// up. A rank that was silent is killed by those on its machine, so that no process is left.
+// up. A rank that is silent, or does not end, is killed by one on its machine, so that no process is
+// left.
 #pragma once
 
 #include <atomic>
@@ -42,8 +43,8 @@ class Lifeline {
   // Seconds until silence or a hang fails the job. 300 until it is called.
   void set_timeout(double seconds);
 
-  // From now on SIGTERM, SIGINT and SIGUSR1 on any rank stop the job between two steps; a second
-  // one ends it at once.
+  // From now on a signal of comm/stop_signals.h on any rank stops the job between two steps; a
+  // second one ends it at once.
   void stop_on_signals();
   // Called by every rank before each step, in the order of steps. False when the job is to stop
   // before this step, on every rank before the same one. No message is sent and nothing is waited
@@ -100,6 +101,7 @@ class Lifeline {
   void watch_for_hangs(double timeout);
   void judge_failures();
   void lost(int rank, const std::string& what, bool kill);
+  bool take_the_word();
   [[noreturn]] void finish(int code, const std::string& errors, int victim);
   void kill_on_this_machine(int rank);
   std::string name(int rank, const std::string& message) const;
@@ -107,7 +109,7 @@ class Lifeline {
   const int rank_, size_;
   std::vector<Member> members_;
   std::string token_;
-  Descriptor listener_, wake_;
+  Descriptor listener_, wake_, word_;
 
   // Of the thread.
   std::vector<Link> links_;    // rank 0: [size], by rank; else [1], to rank 0

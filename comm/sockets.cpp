@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "runtime/error.h"
 
@@ -91,7 +92,10 @@ int port_of(const Descriptor& listener) {
 
 Descriptor accept_from(const Descriptor& listener) {
   Descriptor caller(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (caller.is_open()) send_at_once(caller);
+  if (caller.is_open())
+    send_at_once(caller);
+  else if (errno == EMFILE || errno == ENFILE)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return caller;
 }
 

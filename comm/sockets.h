@@ -37,7 +37,8 @@ class Descriptor {
 // Error when it cannot be had for another reason.
 Descriptor listen_on(int port);
 int port_of(const Descriptor& listener);
-// The next who calls, or nothing.
+// The next who calls, or nothing; a moment later when this process can open no more descriptors,
+// since the caller stays and would have the thread spin.
 Descriptor accept_from(const Descriptor& listener);
 
 // A list of getaddrinfo, freed at the end; null, with the reason, when there is no such host.

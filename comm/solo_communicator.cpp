@@ -1,6 +1,7 @@
 #include "comm/solo_communicator.h"
 
 #include <cstring>
+#include <utility>
 
 namespace maxim {
 namespace {
@@ -40,6 +41,19 @@ void SoloCommunicator::all_reduce(const Tensor& tensor, Reduction) {
 void SoloCommunicator::broadcast(const Tensor&, int root) {
   MAXIM_CHECK(root == 0, "root {} of 1 rank", root);
   ++calls_;
+}
+
+// At once; its error waits for join(), as with more ranks.
+void SoloCommunicator::beside(std::function<void(Communicator&)> work) {
+  try {
+    if (!error_) work(*this);
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+}
+
+void SoloCommunicator::join() {
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
 void SoloCommunicator::all_gather_list(std::vector<int32_t>& all, std::vector<int64_t>& parts,

@@ -2,6 +2,8 @@
 // host memory; what already is in its place may be on any device. Never calls MPI.
 #pragma once
 
+#include <exception>
+
 #include "comm/communicator.h"
 
 namespace maxim {
@@ -17,13 +19,16 @@ class SoloCommunicator final : public Communicator {
   void all_reduce(const Tensor& tensor, Reduction reduction) override;
   void broadcast(const Tensor& tensor, int root) override;
   void barrier() override {}
-  void beside(std::function<void(Communicator&)> work) override { work(*this); }
-  void join() override {}
+  void beside(std::function<void(Communicator&)> work) override;
+  void join() override;
   std::vector<int64_t> all_gather_host(int64_t value) override { return {value}; }
   std::vector<std::string> all_gather_text(const std::string& text) override { return {text}; }
   std::vector<double> sum_host(const std::vector<double>& values) override { return values; }
   void all_gather_list(std::vector<int32_t>& all, std::vector<int64_t>& parts,
                        const std::vector<int32_t>& mine) override;
+
+ private:
+  std::exception_ptr error_;  // of work beside
 };
 
 }  // namespace maxim

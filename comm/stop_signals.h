@@ -1,6 +1,7 @@
-// SIGTERM, SIGINT and SIGUSR1 as a request to stop: the handlers set flags, and whoever runs the
-// job looks at them. SIGUSR1 since mpirun hands it on to its ranks and then lets them live; after
-// SIGTERM it kills them within a second.
+// SIGTERM, SIGINT, SIGUSR1 and SIGHUP as a request to stop: the handlers set flags, and whoever
+// runs the job looks at them. SIGUSR1 since mpirun hands it on to its ranks and then lets them
+// live; after SIGTERM it kills them within a second. SIGHUP, which says that the terminal is gone,
+// unless it is ignored, as nohup has it.
 #pragma once
 
 namespace maxim {

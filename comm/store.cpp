@@ -158,6 +158,7 @@ void StoreServer::serve() {
   Table table;
   std::vector<Client> clients;
   std::optional<Deadline> end;
+  bool left = false;
   while (true) {
     const bool some =
         std::any_of(clients.begin(), clients.end(), [](const Client& c) { return c.valid; });
@@ -171,20 +172,19 @@ void StoreServer::serve() {
     for (size_t i = 0; i < clients.size(); ++i) {
       if (waits[i + 2].revents == 0) continue;
       const bool open = clients[i].receive();
+      left |= !open && clients[i].valid;
       if (!handle_all(table, clients[i]) || !open) clients[i].socket = Descriptor();
     }
     for (Client& client : clients) {
       answer_wait(table, client);
-      if (client.socket.is_open() && !client.transmit()) client.socket = Descriptor();
+      const bool in_vain = left && !client.waits.empty();
+      if (client.socket.is_open() && (!client.transmit() || in_vain)) client.socket = Descriptor();
     }
     std::erase_if(clients, [](const Client& client) { return !client.socket.is_open(); });
     if (waits[1].revents == 0) continue;
     Client client;
     client.socket = accept_from(listener_);
-    if (client.socket.is_open())
-      clients.push_back(std::move(client));
-    else if (errno == EMFILE || errno == ENFILE)
-      std::this_thread::sleep_for(milliseconds(10));  // the listener stays readable
+    if (client.socket.is_open()) clients.push_back(std::move(client));
   }
 }
 
@@ -296,8 +296,8 @@ void Store::read(void* data, size_t bytes, Deadline deadline) {
       to += n;
       bytes -= n;
     } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
-      fail("the connection to the rendezvous at {} is lost{}", place_,
-           n == 0 ? std::string() : fmt::format(": {}", std::strerror(errno)));
+      fail("the connection to the rendezvous at {} is lost: {}", place_,
+           n == 0 ? "it, or a rank that others waited for, has ended" : std::strerror(errno));
     }
   }
 }

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Runs every test program of a build (tests/run.sh [build directory]), the MPI tests on 1 to 4
-# ranks under mpirun (also on emulated GPUs, over NCCL) and on 2 to 4 started by variables alone, and closes with the sum of their
-# lines: "N passed, N failed". A program that dies before its closing line counts as one failure.
+# ranks under mpirun (also on emulated GPUs, over NCCL) and started by variables alone, and closes
+# with the sum of their lines: "N passed, N failed". A program that dies before its closing line
+# counts as one failure.
 cd "$(dirname "$0")/.." || exit 1
 build=${1:-build}
 # Only root needs these two; only more ranks than cores need --oversubscribe.
@@ -27,7 +28,7 @@ run "$build/tests/unit_tests"
 for ranks in 1 2 3 4; do
   run mpirun --oversubscribe -np $ranks "$build/tests/mpi_tests"
 done
-for ranks in 2 3 4; do
+for ranks in 1 2 3 4; do
   run tests/launch_environment.sh $ranks "$build/tests/mpi_tests"
 done
 if command -v slurmd > /dev/null && [ "$(id -u)" = 0 ]; then run tests/slurm.sh "$build"; fi

@@ -46,11 +46,14 @@ struct Job {
   // Processes of the job: mpirun's, or those of the rank (-1: of all ranks).
   std::vector<int> processes(const char* program, int rank = -1) const {
     std::vector<int> found = processes_with(output, program);
-    const std::string mine = fmt::format("OMPI_COMM_WORLD_RANK={}", rank) + '\0';
     std::erase_if(found, [&](int process) {
       std::ifstream file(fmt::format("/proc/{}/environ", process));
-      const std::string variables((std::istreambuf_iterator<char>(file)), {});
-      return rank >= 0 && variables.find(mine) == std::string::npos;
+      const std::string variables = '\0' + std::string(std::istreambuf_iterator<char>(file), {});
+      const auto says = [&](const char* variable) {
+        const std::string setting = fmt::format("{}={}", variable, rank);
+        return variables.find('\0' + setting + '\0') != std::string::npos;
+      };
+      return rank >= 0 && !says("OMPI_COMM_WORLD_RANK") && !says("RANK");
     });
     return found;
   }
@@ -130,14 +133,12 @@ TEST_CASE("fault: each kind ends the job, which says why", "[fault]") {
   for (const int ranks : {2, 3, 4}) {
     check_fault("exit", 1, ranks, died);
     check_fault("kill", 1, ranks, died);
-  }
-  check_fault("throw", 1, 2, ": MAXIM_FAULT: an error before step 4");
-  check_fault("throw", 3, 4, ": MAXIM_FAULT: an error before step 4");
-  check_fault("failed-alloc", 1, 3, ": MAXIM_FAULT: no memory for token ids: ");
-  check_fault("failed-write", 0, 3, ": MAXIM_FAULT: a write failed");
-  for (const int ranks : {2, 4})
+    check_fault("throw", ranks - 1, ranks, ": MAXIM_FAULT: an error before step 4");
+    check_fault("failed-alloc", 1, ranks, ": MAXIM_FAULT: no memory for token ids: ");
+    check_fault("failed-write", 0, ranks, ": MAXIM_FAULT: a write failed");
     check_fault("stop", 1, ranks,
                 " has not been heard of for 3 s: it is stopped, or its host is lost");
+  }
 }
 
 TEST_CASE("fault: a rank that never starts ends the others", "[fault]") {
@@ -192,6 +193,36 @@ TEST_CASE("fault: without mpirun the ranks end each other too", "[fault]") {
     CHECK(errors[0].find("error: " + fmt::format(fmt::runtime(c.words), maxim::host_name())) == 0);
     CHECK(job.processes("./train").empty());
     job.check_checkpoint(2);
+  }
+}
+
+TEST_CASE("fault: ranks 0 and 1 lost at once, without mpirun", "[fault]") {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    std::vector<std::string> flags = kEndless;
+    flags.insert(flags.end(), {"--timeout", "3"});
+    Job job(flags);
+    std::string command;
+    for (const std::string& word : job.command) command += word + " ";
+    const std::string script = fmt::format(
+        "for r in 0 1 2 3; do RANK=$r WORLD_SIZE=4 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 "
+        "MASTER_PORT={} {} & ranks=\"$ranks $!\"; done; for r in $ranks; do wait $r; echo $?; done",
+        free_port(), command);
+    RunResult result;
+    std::thread runner([&] { result = run({"sh", "-c", script}); });
+    for (int i = 0; i < 200 && job.saved_steps() < 4; ++i) usleep(50'000);
+    for (const int rank : {1, 0})
+      for (const int process : job.processes("./train", rank)) kill(process, signal);
+    const auto start = std::chrono::steady_clock::now();
+    runner.join();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    for (const int process : job.processes("./train")) kill(process, SIGKILL);
+    INFO("signal " << signal << "\n" << result.out << result.err);
+    report(fmt::format("signal {} to ranks 0 and 1 of 4", signal), seconds.count());
+    CHECK(seconds.count() < 10);
+    const std::vector<std::string> errors = errors_of(result);
+    REQUIRE(errors.size() == 1);
+    CHECK(errors[0].find(fmt::format("error: rank 0 on {} ", maxim::host_name())) == 0);
+    CHECK(result.out.find("1\n1\n", result.out.size() - 4) != std::string::npos);
   }
 }
 
@@ -266,8 +297,9 @@ TEST_CASE("fault: a signal on any rank stops all between two steps, saved", "[si
   struct Case {
     int rank, signal, exit_code;
   };
+  signal(SIGHUP, SIG_DFL);  // what the ranks inherit, where this runs under nohup
   for (const Case& c : {Case{1, SIGTERM, 143}, Case{0, SIGINT, 130}, Case{-1, SIGTERM, 143},
-                        Case{-2, SIGUSR1, 138}}) {
+                        Case{-2, SIGUSR1, 138}, Case{2, SIGHUP, 129}}) {
     const Job job(kEndless);
     const RunResult result = run_signalled(job, c.rank, {c.signal});
     INFO("signal " << c.signal << " to " << c.rank << "\n" << result.err);

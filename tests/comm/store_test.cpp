@@ -112,6 +112,25 @@ TEST_CASE("store: a taken port is told, and the server lingers for what was set 
   CHECK(text == "bad");
 }
 
+TEST_CASE("store: who leaves lets go of who waits") {
+  const auto server = StoreServer::listen(0);
+  Store one = client(*server), late = client(*server), idle = client(*server);
+  auto two = std::make_unique<Store>(client(*server));
+  std::string message, text;
+  std::thread wait(
+      [&] { message = maxim_tests::message_of<Error>([&] { one.get(text, "never", in(10)); }); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const auto start = Clock::now();
+  two.reset();
+  wait.join();
+  CHECK(Clock::now() - start < std::chrono::seconds(2));
+  CHECK(message.find("is lost: it, or a rank that others waited for, has ended") != message.npos);
+  CHECK_THROWS_AS(late.get(text, "never", in(10)), Error);
+  CHECK(Clock::now() - start < std::chrono::seconds(2));
+  idle.set("key", "value");  // who did not wait has noticed nothing
+  CHECK(idle.get(text, "key", in(5)));
+}
+
 TEST_CASE("store: garbage closes its own connection only") {
   const auto server = StoreServer::listen(0);
   Store good = client(*server);
