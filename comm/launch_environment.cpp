@@ -54,6 +54,7 @@ struct Ticket {
 };
 
 // What the verdict begins with; the rest is the message, or an address that other hosts reach.
+constexpr const char* kOtherJob = "Does another job use MASTER_PORT too?";
 constexpr char kGood = '0', kFailed = '1', kWrongInput = '2';
 
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -81,9 +82,8 @@ std::string judge(Store& store, const Environment& mine, Deadline deadline) {
       return fmt::format("{}the ranks differ in WORLD_SIZE: rank 0 has {}, rank {} ({}) has {}",
                          kWrongInput, mine.size, ticket.rank, ticket.name(), ticket.size);
     if (ranks[ticket.rank])
-      return fmt::format(
-          "{}two processes have RANK {}: {} and {}. Does another job use MASTER_PORT too?",
-          kWrongInput, ticket.rank, ranks[ticket.rank]->name(), ticket.name());
+      return fmt::format("{}two processes have RANK {}: {} and {}. {}", kWrongInput, ticket.rank,
+                         ranks[ticket.rank]->name(), ticket.name(), kOtherJob);
     ranks[ticket.rank] = ticket;
     if (!is_loopback(ticket.address)) remote = ticket.address;
   }
@@ -94,7 +94,11 @@ std::string judge(Store& store, const Environment& mine, Deadline deadline) {
 std::string gather_ranks(Store& store, const Environment& mine, const std::string& host,
                          Deadline deadline) {
   const Ticket ticket{mine.rank, mine.size, getpid(), host, store.local_address()};
-  store.set(fmt::format("ticket/{}", store.add("tickets", 1, deadline)), ticket.text());
+  const int64_t number = store.add("tickets", 1, deadline);
+  if (number > mine.size)  // the verdict is on the others
+    fail_input("{} processes have come to {} (MASTER_ADDR:MASTER_PORT), but WORLD_SIZE is {}. {}",
+               number, store.place(), mine.size, kOtherJob);
+  store.set(fmt::format("ticket/{}", number), ticket.text());
   std::string verdict;
   if (mine.rank == 0) {
     // The others wait until their own deadline, so rank 0 gives up a tenth earlier.

@@ -75,6 +75,7 @@ class Reader {
 
 struct Client : Connection {
   bool valid = false;              // said the magic number
+  bool known = false;              // others may wait for what it sets
   std::vector<std::string> waits;  // for these keys
 };
 
@@ -101,6 +102,7 @@ size_t handle(Table& table, Client& client) {
   } else if (request == kSet) {
     const std::string key = reader.text();
     table[key] = reader.text();
+    client.known = true;
   } else if (request == kGet) {
     const auto found = table.find(reader.text());
     if (found == table.end()) throw Garbage();
@@ -172,7 +174,7 @@ void StoreServer::serve() {
     for (size_t i = 0; i < clients.size(); ++i) {
       if (waits[i + 2].revents == 0) continue;
       const bool open = clients[i].receive();
-      left |= !open && clients[i].valid;
+      left |= !open && clients[i].known;
       if (!handle_all(table, clients[i]) || !open) clients[i].socket = Descriptor();
     }
     for (Client& client : clients) {

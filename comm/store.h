@@ -20,8 +20,9 @@
 namespace maxim {
 
 // Serves the table from a thread of its own. What is not the protocol closes its own connection and
-// nothing else. A client leaves when it has started or has failed; nobody waits for a key any more
-// in the first case, so who does from then on is let go: its connection is closed.
+// nothing else. A client that has set a key leaves when it has started or has failed; nobody waits
+// for a key any more in the first case, so who does from then on is let go: its connection is
+// closed.
 class StoreServer {
  public:
   // Null when the port is taken; Error when it cannot be had for another reason. Port 0: any free.

@@ -114,3 +114,22 @@ TEST_CASE("environment: MPI and RANK may agree, not contradict each other") {
         Settings{{"WORLD_SIZE", "1"}}})
     CHECK_THROWS_AS(refuse_contradiction(of(settings), 1, 2), InputError);
 }
+
+TEST_CASE("launch environment: one process too many is told so, at once") {
+  const auto server = StoreServer::listen(0);
+  Environment environment;
+  environment.rank = 1;
+  environment.size = 2;
+  environment.master_address = "127.0.0.1";
+  environment.master_port = server->port();
+  environment.job = "job";
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  Store others("127.0.0.1", server->port(), "/maxim/job/", deadline);
+  others.add("tickets", 2, deadline);
+  const auto start = std::chrono::steady_clock::now();
+  maxim_tests::require_message<InputError>(
+      [&] { join_job(environment, "host", deadline, {}); },
+      {"3 processes have come to 127.0.0.1:", "but WORLD_SIZE is 2",
+       "Does another job use MASTER_PORT too?"});
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
+}

@@ -116,6 +116,7 @@ TEST_CASE("store: who leaves lets go of who waits") {
   const auto server = StoreServer::listen(0);
   Store one = client(*server), late = client(*server), idle = client(*server);
   auto two = std::make_unique<Store>(client(*server));
+  two->set("two", "");
   std::string message, text;
   std::thread wait(
       [&] { message = maxim_tests::message_of<Error>([&] { one.get(text, "never", in(10)); }); });
