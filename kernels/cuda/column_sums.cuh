@@ -37,14 +37,16 @@ __device__ __forceinline__ void for_each_tile_sum(const float (&sums)[N], float*
 }
 
 // Whether this block is the last of `blocks` that come here: then it sees what all of them wrote
-// before. All threads call it. `ticket` is 0 before and, when the last was here, after; `flag` is a
-// word of shared memory. (Which block is the last depends on timing; what it computes does not.)
-__device__ __forceinline__ bool is_last_block(unsigned* ticket, unsigned blocks, unsigned* flag) {
+// before. All threads call it. `ticket` is 0 before and, when the last was here, after. (Which
+// block is the last depends on timing; what it computes does not.)
+struct Place;
+__device__ __forceinline__ bool is_last_block(unsigned* ticket, unsigned blocks) {
+  unsigned* place = static_shared<Place, unsigned, 1>();
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) *flag = atomicInc(ticket, blocks - 1);
+  if (threadIdx.x == 0) *place = atomicInc(ticket, blocks - 1);
   __syncthreads();
-  const bool last = *flag == blocks - 1;
+  const bool last = *place == blocks - 1;
   __threadfence();
   return last;
 }
@@ -64,7 +66,7 @@ __device__ __forceinline__ void add_tile_sums(const ColumnSums& o, int64_t colum
   for_each_tile_sum<N>(sums, cells, [&](int64_t column, float sum) {
     if (column < columns) o.partial[blockIdx.y * columns + column] = sum;
   });
-  if (!is_last_block(o.tickets + blockIdx.x, gridDim.y, reinterpret_cast<unsigned*>(cells))) return;
+  if (!is_last_block(o.tickets + blockIdx.x, gridDim.y)) return;
   const int64_t column = int64_t{blockIdx.x} * kWarp * N + threadIdx.x;
   if (threadIdx.x >= kWarp * N || column >= columns) return;
   float sum = 0;

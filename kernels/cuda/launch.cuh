@@ -1,5 +1,5 @@
 // How kernels start, for nvcc and for a plain C++ compiler with the emulator's headers alike: no
-// <<<>>>, and all shared memory is dynamic.
+// <<<>>>, and shared memory through the two functions here.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,17 +10,29 @@
 
 namespace maxim {
 
-// The block's dynamic shared memory, aligned to 1024 bytes.
+// shared_memory(): the block's dynamic shared memory, aligned to 1024 bytes.
+// static_shared(): N elements beside it, the same for all threads of the block and all places that
+// name this Tag. Neither holds anything when the block starts.
 #if defined(__CUDACC__)
 template <class T>
 __device__ __forceinline__ T* shared_memory() {
   extern __shared__ __align__(1024) unsigned char maxim_shared_bytes[];
   return reinterpret_cast<T*>(maxim_shared_bytes);
 }
+template <class Tag, class T, int N>
+__device__ __forceinline__ T* static_shared() {
+  __shared__ T elements[N];
+  return elements;
+}
 #else
 template <class T>
 T* shared_memory() {
   return static_cast<T*>(maxim_emulated::dynamic_shared());
+}
+template <class Tag, class T, int N>
+T* static_shared() {
+  static char key;
+  return static_cast<T*>(maxim_emulated::static_shared(&key, N * sizeof(T)));
 }
 #endif
 

@@ -144,12 +144,12 @@ __device__ __forceinline__ void for_each_row_sum(const float* rows, unsigned cou
 // kNormGroup neighbours adds theirs, the last of all the groups'. One block alone would wait for
 // megabytes. M columns at a time, which divides `columns`.
 template <int M>
-__device__ __forceinline__ void add_norm_sums(const NormSums& o, int columns, unsigned* flag) {
+__device__ __forceinline__ void add_norm_sums(const NormSums& o, int columns) {
   const int width = 3 * columns;
   const unsigned group = blockIdx.x / kNormGroup, first = group * kNormGroup;
   const unsigned groups = (gridDim.x + kNormGroup - 1) / kNormGroup;
   const unsigned members = gridDim.x - first < kNormGroup ? gridDim.x - first : kNormGroup;
-  if (!is_last_block(o.tickets + 1 + group, members, flag)) return;
+  if (!is_last_block(o.tickets + 1 + group, members)) return;
   float* of_groups = o.partial + int64_t{gridDim.x} * width;
   for_each_row_sum<M>(o.partial + int64_t{first} * width, members, width,
                       [&](int c, const float* sum) {
@@ -157,7 +157,7 @@ __device__ __forceinline__ void add_norm_sums(const NormSums& o, int columns, un
                         for (int e = 0; e < M; ++e)
                           of_groups[int64_t{group} * width + c + e] = sum[e];
                       });
-  if (!is_last_block(o.tickets, groups, flag)) return;
+  if (!is_last_block(o.tickets, groups)) return;
   for_each_row_sum<M>(of_groups, groups, width, [&](int c, const float* sum) {
     const int kind = c / columns;
     float* out = kind == 0 ? o.out[0] : kind == 1 ? o.out[1] : o.out[2];
@@ -207,11 +207,10 @@ class ThreadSums {
   // Adds the sums of all blocks to what `o` names. The last call of the kernel, by all threads.
   __device__ __forceinline__ void add_to(const NormSums& o, float* scratch) const {
     store(o.partial + blockIdx.x * int64_t{kKinds} * row_.columns);
-    auto* flag = reinterpret_cast<unsigned*>(scratch);
     if (row_.columns % 4 == 0)
-      add_norm_sums<4>(o, row_.columns, flag);
+      add_norm_sums<4>(o, row_.columns);
     else
-      add_norm_sums<1>(o, row_.columns, flag);
+      add_norm_sums<1>(o, row_.columns);
   }
 
  private:

@@ -51,7 +51,7 @@ def output(*command, path=None):
 class Kernel:
     def __init__(self, architecture, symbol):
         self.architecture, self.symbol = architecture, symbol
-        self.name, self.registers, self.stack, self.local, self.sass = "", 0, 0, 0, ""
+        self.name, self.registers, self.stack, self.shared, self.local, self.sass = "", 0, 0, 0, 0, ""
 
 
 def read_kernels(objects, cuobjdump, path):
@@ -63,8 +63,8 @@ def read_kernels(objects, cuobjdump, path):
                 architecture = match[1]
             elif match := re.search(r"Function (\S+):", line):
                 kernel = kernels.setdefault((architecture, match[1]), Kernel(architecture, match[1]))
-            elif match := re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", line):
-                kernel.registers, kernel.stack, kernel.local = map(int, match.groups())
+            elif match := re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", line):
+                kernel.registers, kernel.stack, kernel.shared, kernel.local = map(int, match.groups())
         for line in output(cuobjdump, "--dump-sass", file, path=path).splitlines():
             if match := re.match(r"\s*arch = (\S+)", line):
                 architecture = match[1]
@@ -81,7 +81,7 @@ def read_kernels(objects, cuobjdump, path):
 
 
 def read_table():
-    """Rows of: name (a regular expression for the whole name), threads, shared bytes, most registers,
+    """Rows of: name (a regular expression for the whole name), threads, dynamic shared bytes, most registers,
     instructions wanted, instructions forbidden (words separated by blanks, - for none)."""
     rows = []
     for line in TABLE.read_text().splitlines():
@@ -99,7 +99,7 @@ def occupancy(kernel, threads, shared):
     registers, most_threads, most_shared, blocks = LIMITS[kernel.architecture]
     warp_registers = -(-kernel.registers * 32 // 256) * 256  # given out in units of 256 a warp
     blocks = min(blocks, most_threads // threads, registers // (warp_registers * threads // 32),
-                 most_shared // (shared + RESERVED_SHARED))
+                 most_shared // (shared + kernel.shared + RESERVED_SHARED))
     return blocks * threads / most_threads, blocks
 
 

@@ -114,7 +114,28 @@ void Block::prepare(const Launch& launch, uint3 index, uint64_t seed) {
   poison_shared(launch.shared_bytes);
 }
 
+Block::StaticArray::StaticArray(size_t bytes)
+    : bytes_((bytes + 15) / 16 * 16), mapped_((bytes_ + kPage - 1) / kPage * kPage) {
+  void* mapping = mmap(nullptr, mapped_ + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED || mprotect(mapping, mapped_, PROT_READ | PROT_WRITE) != 0)
+    throw std::bad_alloc();
+  end_ = static_cast<unsigned char*>(mapping) + mapped_;
+}
+
+Block::StaticArray::~StaticArray() { munmap(end_ - mapped_, mapped_ + kPage); }
+
+void* Block::static_shared(const void* key, size_t bytes) {
+  std::unique_ptr<StaticArray>& array = static_arrays_[key];
+  if (array == nullptr) {
+    array = std::make_unique<StaticArray>(bytes);
+    std::memset(array->begin(), kPoison, array->end() - array->begin());
+  }
+  return array->begin();
+}
+
 void Block::poison_shared(size_t bytes) {
+  for (const auto& [key, array] : static_arrays_)
+    std::memset(array->begin(), kPoison, array->end() - array->begin());
   const size_t whole = (bytes + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment;
   ASAN_UNPOISON_MEMORY_REGION(shared_mapping_, kSharedMapping);
   shared_ = shared_mapping_ + kSharedMapping - whole;
@@ -283,7 +304,12 @@ void Block::exchange(const char* kind, unsigned mask, void* mine, size_t bytes,
 
 void Block::check_shared(const void* address, size_t bytes) const {
   const auto* first = static_cast<const unsigned char*>(address);
-  if (first < shared_ || first + bytes > shared_ + launch_->shared_bytes)
+  const auto lies_in = [&](const unsigned char* begin, const unsigned char* end) {
+    return first >= begin && first + bytes <= end;
+  };
+  if (!lies_in(shared_, shared_ + launch_->shared_bytes) &&
+      std::none_of(static_arrays_.begin(), static_arrays_.end(),
+                   [&](const auto& a) { return lies_in(a.second->begin(), a.second->end()); }))
     fail_thread("its address lies outside of the block's shared memory");
   if (reinterpret_cast<uintptr_t>(address) % bytes != 0)
     fail_thread("its address in shared memory is not aligned");
@@ -347,6 +373,7 @@ void Block::fail_divergence() const {
 }
 
 void* dynamic_shared() { return running().shared(); }
+void* static_shared(const void* key, size_t bytes) { return running().static_shared(key, bytes); }
 void check_shared(const void* address, size_t bytes) { running().check_shared(address, bytes); }
 void cp_async(void* shared, const void* global, size_t bytes, size_t source_bytes) {
   running().copy_later(shared, global, bytes, source_bytes);

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,6 +48,7 @@ class Block {
   bool running() const { return current_ != nullptr; }
   int lane() const { return current_->id % warpSize; }
   void* shared() const { return shared_; }
+  void* static_shared(const void* key, size_t bytes);
   Votes barrier(const char* kind, bool vote, const Site& site);
   void exchange(const char* kind, unsigned mask, void* mine, size_t bytes,
                 void (*combine)(unsigned, unsigned char*), const Site& site);
@@ -87,6 +89,20 @@ class Block {
     std::vector<std::unique_ptr<Exchange>> exchanges;
   };
 
+  // One array of static shared memory; behind its end is a page without access.
+  class StaticArray {
+   public:
+    explicit StaticArray(size_t bytes);
+    ~StaticArray();
+    StaticArray(const StaticArray&) = delete;
+    unsigned char* begin() const { return end_ - bytes_; }
+    unsigned char* end() const { return end_; }
+
+   private:
+    size_t bytes_, mapped_;
+    unsigned char* end_;
+  };
+
   static void run_threads();  // what a fiber does, for ever
   void prepare(const Launch& launch, uint3 index, uint64_t seed);
   void poison_shared(size_t bytes);
@@ -116,6 +132,7 @@ class Block {
 
   unsigned char* shared_mapping_ = nullptr;
   unsigned char* shared_ = nullptr;
+  std::map<const void*, std::unique_ptr<StaticArray>> static_arrays_;  // of all kernels so far
 };
 
 }  // namespace maxim_emulated

@@ -61,6 +61,23 @@ void overflow_stack(int* out) {
 void read_shared(float* out, int byte) {
   out[threadIdx.x] = static_cast<float*>(maxim_emulated::dynamic_shared())[byte / 4];
 }
+// Each thread writes its word of two static arrays and reads its neighbour's, and what was there.
+template <int array>
+float* static_floats() {
+  static char key;
+  return static_cast<float*>(maxim_emulated::static_shared(&key, 64 * sizeof(float)));
+}
+void use_static(float* before, float* behind) {
+  const unsigned id = blockIdx.x * 64 + threadIdx.x;
+  before[id] = static_floats<0>()[threadIdx.x];
+  __syncthreads();
+  static_floats<0>()[threadIdx.x] = static_cast<float>(id);
+  static_floats<1>()[threadIdx.x] = -1;
+  __syncthreads();
+  behind[id] = static_floats<0>()[63 - threadIdx.x];
+}
+void write_static(int place) { static_cast<volatile float*>(static_floats<0>())[place] = 1; }
+
 void write_shared(int byte) {
   static_cast<volatile char*>(maxim_emulated::dynamic_shared())[byte] = 1;
 }
@@ -156,6 +173,11 @@ TEST_CASE("what is written behind shared memory is reported") {
                 {"write_shared", "thread (0, 0, 0)"});
 }
 
+TEST_CASE("what is written behind static shared memory is a fault of its thread") {
+  require_words(fault_of({.grid = 1, .block = 1}, write_static, 64),
+                {"write_static", "thread (0, 0, 0)"});
+}
+
 TEST_CASE("a stack that overflows is reported") {
   const DeviceBuffer<int> out(1);
   require_words(fault_of({.grid = 1, .block = 1}, overflow_stack, out.data()), {"overflow_stack"});
@@ -167,6 +189,17 @@ TEST_CASE("shared and global memory that nobody has written is NaN") {
   launch({.grid = 1, .block = 32, .shared_bytes = 16}, read_shared, out.data(), 8);
   for (const float value : out.to_host()) REQUIRE(std::isnan(value));
   for (const float value : fresh.to_host()) REQUIRE(std::isnan(value));
+}
+
+TEST_CASE("static shared memory is a block's own, and NaN when the block starts") {
+  const int blocks = 20;
+  const DeviceBuffer<float> before(64 * blocks), behind(64 * blocks);
+  launch({.grid = blocks, .block = 64}, use_static, before.data(), behind.data());
+  const std::vector<float> first = before.to_host(), last = behind.to_host();
+  for (int i = 0; i < 64 * blocks; ++i) {
+    REQUIRE(std::isnan(first[i]));
+    REQUIRE(last[i] == static_cast<float>(i / 64 * 64 + 63 - i % 64));
+  }
 }
 
 TEST_CASE("__trap is a fault of its thread") {

@@ -4,9 +4,9 @@
 //
 // What a kernel file must do to be compiled by nvcc and by g++ alike:
 //  - launch through cudaLaunchKernelEx (kernels/cuda/launch.cuh), never <<<>>>;
-//  - take shared memory only from the launch (dynamic), through the helper in launch.cuh, which is
-//    `extern __shared__` under __CUDACC__ and maxim_emulated::dynamic_shared() here. __shared__ and
-//    __constant__ are not defined here, so a static one does not compile;
+//  - take shared memory through the two functions of launch.cuh, dynamic and static, which have
+//    __shared__ variables under __CUDACC__ and call maxim_emulated here. __shared__ and __constant__
+//    are not defined here, so that a variable of theirs does not compile;
 //  - use the *_sync warp functions with a mask whose lanes all arrive; let every thread of a block
 //    reach every __syncthreads(), at the same place in the source, also the threads with no work;
 //  - keep PTX in kernels/cuda/ptx.cuh, which has each instruction's meaning for the emulator;

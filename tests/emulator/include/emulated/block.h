@@ -22,6 +22,9 @@ using Site = std::source_location;
 // the block starts; what lies behind its end is not accessible.
 void* dynamic_shared();
 
+// The static shared memory of this block that `key` stands for, aligned to 16 bytes; likewise.
+void* static_shared(const void* key, size_t bytes);
+
 // A fault of the calling thread unless the bytes lie in its block's shared memory and start at a
 // multiple of `bytes`.
 void check_shared(const void* address, size_t bytes);
