@@ -54,6 +54,7 @@ struct Ticket {
 };
 
 // What the verdict begins with; the rest is the message, or an address that other hosts reach.
+constexpr auto kAgentsPatience = std::chrono::seconds(6);
 constexpr const char* kOtherJob = "Does another job use MASTER_PORT too?";
 constexpr char kGood = '0', kFailed = '1', kWrongInput = '2';
 
@@ -114,6 +115,21 @@ std::string gather_ranks(Store& store, const Environment& mine, const std::strin
   // to the other hosts.
   const bool alone = rest.empty() || !is_loopback(ticket.address);
   return alone ? ticket.address : route_to(rest);
+}
+
+// `served_here`: by this process.
+Store find_store(const Environment& mine, bool served_here, Deadline deadline) {
+  // Where rank 0 could not have the port, an agent serves there by now, or another program has it.
+  const bool by_now = mine.rank == 0 && !served_here && !mine.agent_serves;
+  try {
+    return Store(mine.master_address, mine.master_port, "/maxim/" + mine.job + "/",
+                 by_now ? std::min(deadline, Clock::now() + kAgentsPatience) : deadline);
+  } catch (const InputError&) {
+    throw;
+  } catch (const Error& error) {
+    if (!by_now) throw;
+    fail_input("{}. Another program has the port: choose another MASTER_PORT", error.what());
+  }
 }
 
 }  // namespace
@@ -193,7 +209,7 @@ std::unique_ptr<Communicator> join_job(const Environment& mine, const std::strin
   // either is found out by being a client there.
   std::unique_ptr<StoreServer> server;
   if (mine.rank == 0 && !mine.agent_serves) server = StoreServer::listen(mine.master_port);
-  Store store(mine.master_address, mine.master_port, "/maxim/" + mine.job + "/", deadline);
+  Store store = find_store(mine, server != nullptr, deadline);
   const std::string address = gather_ranks(store, mine, host, deadline);
   const auto connect = [&](const char* name) {
     return std::make_unique<GlooTransport>(store, name, address, mine.rank, mine.size, deadline);

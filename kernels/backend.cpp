@@ -8,7 +8,8 @@
 namespace maxim {
 namespace {
 
-Backend make_cpu_backend() {
+Backend make_cpu_backend(bool tf32) {
+  if (tf32) fail_input("--tf32 needs a GPU; this run is on the CPU");
   auto device = std::make_unique<HostDevice>();
   auto ops = make_cpu_ops(*device);
   return {std::move(device), std::move(ops)};
@@ -23,7 +24,7 @@ Backend make_cuda_backend(int, bool) { fail_input("--device cuda: {}", why_no_gp
 }  // namespace
 
 Backend make_backend(const std::string& name, bool tf32, int local_rank) {
-  if (name == "cpu") return make_cpu_backend();
+  if (name == "cpu") return make_cpu_backend(tf32);
   const std::string reason = why_no_gpu();
   if (reason.empty()) {
     const int gpus = gpu_count();
@@ -37,7 +38,7 @@ Backend make_backend(const std::string& name, bool tf32, int local_rank) {
   if (name == "cuda") fail_input("--device cuda: {}", reason);
   MAXIM_CHECK(name == "auto", "a device {}", name);
   if (MAXIM_CUDA) log_info("running on the CPU: {}", reason);
-  return make_cpu_backend();
+  return make_cpu_backend(tf32);
 }
 
 }  // namespace maxim

@@ -79,12 +79,16 @@ void* CudaDevice::allocate(int64_t bytes, const char* purpose) {
   cuda_check(status, purpose);
   blocks_[pointer] = bytes;
   ++allocations_;
+  allocated_bytes_ += bytes;
   return pointer;
 }
 
 void CudaDevice::free(void* pointer) {
   if (pointer == nullptr) return;
-  MAXIM_CHECK(blocks_.erase(pointer) == 1, "freeing what was not allocated here");
+  const auto block = blocks_.find(pointer);
+  MAXIM_CHECK(block != blocks_.end(), "freeing what was not allocated here");
+  allocated_bytes_ -= block->second;
+  blocks_.erase(block);
   synchronize();  // work on it may still be queued
   cuda_check(cudaFree(pointer), "cudaFree");
 }

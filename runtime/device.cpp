@@ -31,6 +31,7 @@ void* HostDevice::allocate(int64_t bytes, const char* purpose) {
     fail("no memory for {}: {} bytes wanted: {}", purpose, bytes, std::strerror(errno));
   blocks_.push_back({pointer, size});
   ++allocations_;
+  allocated_bytes_ += size;
   return pointer;
 }
 
@@ -40,6 +41,7 @@ void HostDevice::free(void* pointer) {
                                   [&](const Block& b) { return b.pointer == pointer; });
   MAXIM_CHECK(block != blocks_.end(), "freeing what was not allocated here");
   munmap(block->pointer, block->bytes);
+  allocated_bytes_ -= block->bytes;
   blocks_.erase(block);
 }
 

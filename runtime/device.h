@@ -38,11 +38,13 @@ class Device {
 
   // Number of allocate() calls so far. A training step makes none after the first.
   int64_t allocations() const { return allocations_; }
+  int64_t allocated_bytes() const { return allocated_bytes_; }  // and not freed yet
   // Times that the host waited for the device so far. A training step never does.
   int64_t synchronizations() const { return synchronizations_; }
 
  protected:
   int64_t allocations_ = 0;
+  int64_t allocated_bytes_ = 0;
   int64_t synchronizations_ = 0;
 };
 

@@ -35,6 +35,14 @@ void check_length(const char* name, int64_t length, const BertConfig& bert) {
         name, length, bert.max_position_embeddings, bert.max_position_embeddings);
 }
 
+void check_width(const char* name, int64_t width, const Backend& backend, DType type) {
+  const bool odd = width * size_of(type) % 16 != 0;
+  const int64_t most = odd ? backend.most_odd_columns : backend.most_columns;
+  if (width > most)
+    fail_input("{} {} is more than the {} that this device's kernels take{}", name, width, most,
+               odd ? " where a row is not a multiple of 16 bytes" : "");
+}
+
 // Gives both prefixes an id. A marker that two kinds of text share, or that is [UNK], marks
 // nothing.
 void add_prefixes(WordPiece& tokenizer, const ColbertConfig& config) {
@@ -80,6 +88,8 @@ ModelSession::ModelSession(const ModelOptions& options, bool with_gradients)
       config_(with_overrides(files_.colbert(), options.overrides)) {
   check_length("query_length", config_.query_length, bert_);
   check_length("document_length", config_.document_length, bert_);
+  check_width("hidden_size", bert_.hidden_size, backend_, options.compute_type);
+  check_width("embedding_size", config_.embedding_size, backend_, options.compute_type);
   if (tokenizer_.size() > bert_.vocab_size)
     fail_input("{}: the tokenizer has ids up to {}, but the word embedding has {} rows",
                files_.tokenizer_directory(), tokenizer_.size() - 1, bert_.vocab_size);

@@ -142,11 +142,16 @@ StepMetrics TrainStep::read_metrics() {
 
 std::vector<std::pair<std::string, int64_t>> TrainStep::memory_plan() const {
   const int64_t parameters = session_.parameters().values().bytes();
-  return {{"parameters", parameters + session_.parameters().copy().bytes()},
-          {"gradients", parameters + reducer_.device_bytes()},
-          {"optimizer state", optimizer_.state_bytes()},
-          {"batches (two, largest)", 2 * batch_slots_[0].capacity()},
-          {"step memory (largest batch)", arena_.capacity()}};
+  std::vector<std::pair<std::string, int64_t>> plan = {
+      {"parameters", parameters + session_.parameters().copy().bytes()},
+      {"gradients", parameters + reducer_.device_bytes()},
+      {"optimizer state", optimizer_.state_bytes()},
+      {"batches (two, largest)", 2 * batch_slots_[0].capacity()},
+      {"step memory (largest batch)", arena_.capacity()}};
+  int64_t rest = session_.device().allocated_bytes();
+  for (const auto& [purpose, bytes] : plan) rest -= bytes;
+  plan.emplace_back("workspace and counters", rest);
+  return plan;
 }
 
 }  // namespace maxim

@@ -43,7 +43,8 @@ class TrainStep {
   void run(const LoadedStep& batches, int64_t step, double factor);
   // Loss of each step since the last call. All ranks call it together; it waits for the device.
   StepMetrics read_metrics();
-  // Device bytes by purpose, for the start record and --dry_run.
+  // Device bytes by purpose, for the start record and --dry_run: all that is allocated. The first
+  // step adds the scratch of its kernels.
   std::vector<std::pair<std::string, int64_t>> memory_plan() const;
 
  private:

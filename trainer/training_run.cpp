@@ -470,11 +470,13 @@ void TrainingRun::write_end_record() {
   const std::vector<double> sums = comm_.sum_host(
       {static_cast<double>(counts_.tokens), static_cast<double>(counts_.truncated_queries),
        static_cast<double>(counts_.truncated_documents),
-       static_cast<double>(counts_.unknown_tokens), [] {
+       static_cast<double>(counts_.unknown_tokens),
+       [] {
          rusage usage{};
          getrusage(RUSAGE_SELF, &usage);
          return static_cast<double>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
-       }()});
+       }(),
+       static_cast<double>(session_->device().allocated_bytes())});
   // The tails that --dataloader_drop_last left out, one for each whole epoch.
   const int64_t dropped = (data_->rows() - Sampler(sampler_settings()).rows_per_epoch()) *
                           (total_steps_ / steps_per_epoch_);
@@ -497,15 +499,17 @@ void TrainingRun::write_end_record() {
                    {"bytes_sent", counts_.bytes_sent},
                    {"tokens_per_second", sums[0] / counts_.train_seconds},
                    {"rows_per_second", static_cast<double>(counts_.rows) / counts_.train_seconds},
-                   {"peak_memory_bytes", whole(4)},
+                   {"peak_memory_bytes", whole(4)},  // of the processes
+                   {"device_memory_bytes", whole(5)},
                    {"best_step", best_step_ < 0 ? Json() : Json(best_step_)}});
   log_info(
       "{} rows trained in {} steps, {:.1f} s; truncated: {:.1f}% of queries, {:.1f}% of documents; "
-      "unknown tokens {:.2f}%; peak memory {:.2f} GiB",
+      "unknown tokens {:.2f}%; peak memory {:.2f} GiB{}",
       counts_.rows, total_steps_, timer_.seconds(),
       100.0 * sums[1] / static_cast<double>(counts_.rows),
       100.0 * sums[2] / static_cast<double>(documents), 100.0 * sums[3] / std::max(1.0, sums[0]),
-      sums[4] / (1 << 30));
+      sums[4] / (1 << 30),
+      session_->on_gpu() ? fmt::format(", on the GPUs {:.2f} GiB", sums[5] / (1 << 30)) : "");
 }
 
 int TrainingRun::run() {

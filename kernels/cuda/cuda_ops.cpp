@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/cublas_lt.h"
+#include "kernels/cuda/row_plans.h"
 
 namespace maxim {
 
@@ -43,7 +44,7 @@ std::string why_no_gpu() {
 Backend make_cuda_backend(int index, bool tf32) {
   auto device = std::make_unique<CudaDevice>(index);
   auto ops = std::make_unique<CudaOps>(*device, tf32);
-  return {std::move(device), std::move(ops)};
+  return {std::move(device), std::move(ops), most_row_columns(2), most_row_columns(1)};
 }
 
 }  // namespace maxim

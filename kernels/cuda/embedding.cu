@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kRowThreads, kGradientBlocks<T, N>)
       sums.add(2, i, d + i * N);
     });
   }
-  sums.add_to(o.sums, scratch);
+  sums.add_to(o.sums);
 }
 
 // What is sorted: each token's id and row. An id beyond the table becomes `words`, behind all

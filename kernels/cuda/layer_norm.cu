@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kRowThreads, kGradientBlocks<T, N>)
       if (wants_bias) sums.add(2, i, d + i * N);
     });
   }
-  sums.add_to(o.sums, scratch);
+  sums.add_to(o.sums);
 }
 
 }  // namespace

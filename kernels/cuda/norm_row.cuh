@@ -205,7 +205,7 @@ class ThreadSums {
   }
 
   // Adds the sums of all blocks to what `o` names. The last call of the kernel, by all threads.
-  __device__ __forceinline__ void add_to(const NormSums& o, float* scratch) const {
+  __device__ __forceinline__ void add_to(const NormSums& o) const {
     store(o.partial + blockIdx.x * int64_t{kKinds} * row_.columns);
     if (row_.columns % 4 == 0)
       add_norm_sums<4>(o, row_.columns);

@@ -1,5 +1,8 @@
 // ./train on the CUDA backend, executed by the emulator: the same flags give the CPU's losses.
+#include <fmt/format.h>
+
 #include <cmath>
+#include <filesystem>
 
 #include "runtime/files.h"
 #include "tests/apps/run.h"
@@ -96,6 +99,44 @@ TEST_CASE("too few GPUs and a failed peer end all ranks with one message", "[emu
   fails(2, "MAXIM_EMULATED_DEVICES=1", 2, "ranks 0 and 1 both have GPU 0000:00:00.0 of ");
   fails(3, "MAXIM_EMULATED_DEVICES=2", 2, "which has 2 GPUs: start at most one rank a GPU");
   fails(2, "MAXIM_EMULATED_NCCL_ERROR=4", 1, "remote process exited");
+}
+
+TEST_CASE("the memory plan is all that is taken but the kernels' scratch", "[emulated]") {
+  const Fixture f;
+  f.losses("build/emulated/train", "cuda", 3, {"--device", "cuda"});
+  const Json start = records(f.directory.file("cuda"), "start").at(0)["memory_bytes"];
+  int64_t planned = 0;
+  for (const auto& [purpose, bytes] : start.items()) planned += bytes.get<int64_t>();
+  CHECK(start["workspace and counters"] > 32 << 20);  // cuBLASLt's
+  const int64_t taken = records(f.directory.file("cuda"), "end").at(0)["device_memory_bytes"];
+  CHECK(taken > planned);
+  CHECK(taken < planned + (16 << 20));
+}
+
+TEST_CASE("rows wider than the kernels take are refused at the start", "[emulated]") {
+  const Fixture f;
+  const std::string model = f.directory.file("model");
+  std::filesystem::create_directory(model);
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"})
+    std::filesystem::copy(fmt::format("tests/golden/tiny_bert/{}", name), model);
+  const auto outcome = [&](const std::string& size, const std::string& type) {
+    return run({"build/emulated/train", "--device=cuda", "--model_name_or_path=" + model,
+                "--train_file=" + f.rows, "--output_dir=" + f.directory.file("out"), "--dry_run",
+                "--embedding_size=" + size, type});
+  };
+  for (const auto& [size, type] : {std::pair("8196", "--tf32=false"), std::pair("4100", "--bf16")}) {
+    const RunResult refused = outcome(size, type);
+    INFO(refused.err);
+    CHECK(refused.exit_code == 2);
+    CHECK(errors_of(refused).size() == 1);
+    CHECK(refused.err.find(fmt::format("embedding_size {} is more than", size)) !=
+          std::string::npos);
+  }
+  for (const auto& [size, type] : {std::pair("8192", "--tf32=false"), std::pair("4104", "--bf16")}) {
+    const RunResult taken = outcome(size, type);
+    INFO(taken.err);
+    CHECK(taken.exit_code == 0);
+  }
 }
 
 TEST_CASE("thirty steps on the CUDA backend give the CPU's losses", "[emulated]") {

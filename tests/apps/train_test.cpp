@@ -181,6 +181,17 @@ TEST_CASE("a dry run writes nothing", "[train]") {
   CHECK_FALSE(fs::exists(f.output));
 }
 
+TEST_CASE("what only a GPU can do is refused on the CPU", "[train]") {
+  const Fixture f;
+  for (const char* flag : {"--tf32", "--bf16", "--fp16"}) {
+    const RunResult result = run(f.command({flag, "--device", "cpu"}));
+    INFO(result.err);
+    CHECK(result.exit_code == 2);
+    CHECK(errors_of(result) == std::vector<std::string>{fmt::format(
+                                   "error: {} needs a GPU; this run is on the CPU", flag)});
+  }
+}
+
 TEST_CASE("a config file gives flags, and the command line overrules it", "[train]") {
   const Fixture f;
   const std::string config = f.directory.file("config.toml");

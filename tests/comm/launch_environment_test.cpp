@@ -133,3 +133,16 @@ TEST_CASE("launch environment: one process too many is told so, at once") {
        "Does another job use MASTER_PORT too?"});
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
 }
+
+TEST_CASE("launch environment: a port that another program has is told by rank 0") {
+  const Descriptor silent = listen_on(0);  // accepts, and says nothing
+  Environment environment;
+  environment.size = 2;
+  environment.master_address = "127.0.0.1";
+  environment.master_port = port_of(silent);
+  const auto start = std::chrono::steady_clock::now();
+  maxim_tests::require_message<InputError>(
+      [&] { join_job(environment, "host", start + std::chrono::seconds(60), {}); },
+      {"127.0.0.1:", "Another program has the port: choose another MASTER_PORT"});
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+}
