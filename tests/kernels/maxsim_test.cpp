@@ -308,6 +308,22 @@ TEST_CASE("maxsim: gradients are the central differences of the scores") {
   }
 }
 
+TEST_CASE("maxsim: gradients are summed in ascending order, bit for bit") {
+  // Every query token wins the same token of the one document, so that its gradient is a sum over
+  // hundreds of query tokens, in warps and rounds of 4,096.
+  for (Backend& backend : backends())
+    for (const int64_t width : {4, 3}) {
+      Case c(Lengths(150, 30), {5}, width);
+      std::fill(c.documents.begin(), c.documents.end(), 0.0f);
+      const Results r = run(backend, c);
+      std::vector<float> want(5 * width);
+      for (int64_t s = 0; s < c.query_offsets.back(); ++s)
+        for (int64_t k = 0; k < width; ++k)
+          want[k] = std::fma(c.d_scores[s / 30], c.queries[s * width + k], want[k]);
+      require_same_bits(backend.name, r.d_documents, want);
+    }
+}
+
 TEST_CASE("maxsim: the same bits on any number of threads, in any order") {
   for (Backend& backend : backends())
     for (const maxim::DType type : backend.types) {
