@@ -311,7 +311,8 @@ TEST_CASE("square_sum: against double, at sizes around the blocks") {
   for (Backend& backend : backends()) {
     CHECK(square_sum(backend, {}) == 0);
     CHECK(square_sum(backend, {3, -4}) == 25);
-    for (const int64_t size : {1, 15, 16, 17, 16383, 16384, 16385, 100000}) {
+    // The last is more than 256 blocks of 16,384.
+    for (const int64_t size : {1, 15, 16, 17, 16383, 16384, 16385, 100000, 4300000}) {
       const std::vector<float> x = random_floats(size, 1);
       double want = 0;
       for (const float v : x) want += static_cast<double>(v) * v;

@@ -90,6 +90,7 @@ TEST_CASE("cross_entropy: sizes around the vectors") {
         c.scale = 1.0f / static_cast<float>(rows);
         require_right(backend, c);
       }
+    for (const int64_t rows : {256, 257, 700}) require_right(backend, Case(rows, 9));
     const Results one = run(backend, Case(4, 1));  // a lone document is always right
     CHECK(one.loss == kBefore);
     CHECK(one.d_scores == std::vector<float>(4, 0.0f));

@@ -173,6 +173,7 @@ TEST_CASE("embedding: widths around the vectors, ragged sequences, words that co
         require_right(backend, Case({3, 1, 0, 7}, h, probability));
       require_right(backend, Case({1}, 32, probability));
       require_right(backend, Case({100, 1, 500, 33}, 40, probability, 3));
+      require_right(backend, Case(std::vector<int32_t>(43, 2), 12, probability));
     }
 }
 
@@ -199,8 +200,12 @@ TEST_CASE("embedding: runs of a word that begin, end and go on at the edges of 3
         for (size_t i = 0; i < ids.size(); ++i) c.rows.token_ids[i * 7 % ids.size()] = ids[i];
         require_right(backend, c);
       }
+      if (type != maxim::DType::f32) continue;
       // More than 1,024 pieces of 32 tokens: pieces of 64.
-      if (type == maxim::DType::f32) require_right(backend, Case({20000, 12800}, 4, 0, 200));
+      require_right(backend, Case({20000, 12800}, 4, 0, 200));
+      // A word in more than 33 and in more than 65 pieces.
+      require_right(backend, Case({1200}, 4, 0, 1));
+      require_right(backend, Case({2500}, 4, 0, 1));
     }
 }
 
@@ -283,6 +288,26 @@ TEST_CASE("embedding: an id or position beyond its table is refused, or its row 
         if (std::isnan(r.y[i]) != (static_cast<int64_t>(i) / c.h == row)) FAIL("y[" << i << "]");
       CHECK(std::isnan(r.d_type[0]));
     }
+}
+
+TEST_CASE("embedding: a token beyond its table takes nothing from the words in it") {
+  for (Backend& backend : backends()) {
+    if (backend.checks_indices) {
+      SUCCEED();
+      continue;
+    }
+    // Sorting by all bits of the ids of 32 words, and not by that of the fault, would put it in the
+    // midst of word 0.
+    Case bad({96}, 8, 0, 29), other({96}, 8, 0, 29);
+    REQUIRE(bad.vocabulary == 32);
+    for (Case* c : {&bad, &other}) std::fill_n(c->rows.token_ids.begin(), 96, 0);
+    bad.rows.token_ids[40] = 32;
+    other.rows.token_ids[40] = 1;
+    const Results r = run(backend, bad), want = run(backend, other);
+    require_same_bits("word 0", {r.d_word.begin(), r.d_word.begin() + 8},
+                      {want.d_word.begin(), want.d_word.begin() + 8});
+    for (size_t i = 8; i < r.d_word.size(); ++i) CHECK(r.d_word[i] == kBefore);
+  }
 }
 
 TEST_CASE("embedding: bits do not depend on the threads") {

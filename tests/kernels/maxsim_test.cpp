@@ -186,6 +186,9 @@ TEST_CASE("maxsim: lengths around the tiles of a GPU, in every element type") {
       right({257}, {17}, 32);
       right({3, 600, 0, 20}, {40, 1}, 24);
       right(Lengths(70, 1), {33, 16}, 8);
+      Lengths full(256, 1);  // windows of query tokens, and empty queries behind the last
+      full.insert(full.end(), 2, 0);
+      right(full, {5}, 8);
       for (const int64_t width : {1, 2, 7, 12, 120, 136}) right({5, 33}, {20, 66}, width);
     }
 }
@@ -279,7 +282,10 @@ TEST_CASE("maxsim: a similarity that is not a number spoils its score, and only 
       // The types in turn.
       const maxim::DType type = backend.types[token % backend.types.size()];
       Case c({32, 20}, {20, 20, 20}, 16, type);
-      c.documents[(20 + token) * 16 + 3] = std::numeric_limits<float>::quiet_NaN();
+      // A GPU's two kernels agree on which of several it is: the lowest.
+      const int64_t step = backend.name == "cuda" ? 3 : 20;
+      for (int64_t t = token; t < 20; t += step)
+        c.documents[(20 + t) * 16 + 3] = std::numeric_limits<float>::quiet_NaN();
       const Results r = run(backend, c);
       for (int64_t i = 0; i < 2; ++i)
         for (int64_t j = 0; j < 3; ++j) CHECK(std::isnan(r.scores[i * 3 + j]) == (j == 1));
@@ -330,7 +336,7 @@ TEST_CASE("maxsim: the same bits on any number of threads, in any order") {
       Lengths queries, documents;
       for (int i = 0; i < 30; ++i) queries.push_back(i % 7 == 0 ? 0 : 10 + i);
       for (int j = 0; j < (type == maxim::DType::f32 ? 90 : 30); ++j)
-        documents.push_back(j * 7 % 40);
+        documents.push_back(j * 7 % 20);
       const Case c(queries, documents, 64, type);
       backend.set_threads(1);
       const Results one = run(backend, c);
@@ -344,6 +350,18 @@ TEST_CASE("maxsim: the same bits on any number of threads, in any order") {
       }
       backend.set_threads(2);
     }
+}
+
+TEST_CASE("maxsim: queries of several tiles, the first document without tokens") {
+  // A block of the emulated GPU has all three documents. No barrier of a document's tiles lies
+  // between the sums of the last one and the maxima of the first one in the next tile of queries.
+  for (Backend& backend : backends())
+    for (const maxim::DType type : backend.types)
+      for (const int order : {1, 2, 3, 5}) {
+        backend.set_threads(order);
+        require_right(backend, Case(Lengths(4, 500), {0, 5, 9}, 8, type));
+      }
+  for (Backend& backend : backends()) backend.set_threads(2);
 }
 
 TEST_CASE("maxsim: a document's score does not depend on its neighbours") {
