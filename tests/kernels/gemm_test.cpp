@@ -123,27 +123,31 @@ TEST_CASE("gemm: column sums of a beside a product, in each type") {
       }
 }
 
-TEST_CASE("gemm: equal shapes at other alignments") {
-  // What is known of a shape at one alignment does not hold at a smaller one.
+TEST_CASE("gemm: equal shapes of other types and at other alignments") {
+  // What is known of a shape does not hold for another type of c or a smaller alignment.
   for (Backend& backend : backends())
     for (const maxim::DType type : backend.types)
       for (const int odd : {-1, 0, 1, 2}) {  // which of the operands is not at a multiple of 16
         Operands operands(*backend.device);
         const int64_t m = 8, n = 8, k = 8;
         const std::vector<float> a = small_integers(m * k, 1), b = small_integers(k * n, 2);
-        const auto place = [&](int which, std::vector<float> values) {
+        const auto place = [&](int which, std::vector<float> values, maxim::DType as) {
           const int64_t skipped = which == odd ? 2 : 0;
           values.insert(values.begin(), skipped, 0.0f);
           const auto size = static_cast<int64_t>(values.size());
-          return operands.put(values, size, 1, type).slice(skipped, size).reshape(8, 8);
+          return operands.put(values, size, 1, as).slice(skipped, size).reshape(8, 8);
         };
-        const maxim::GemmArgs args{
-            .c = place(2, std::vector<float>(m * n)), .a = place(0, a), .b = place(1, b)};
-        backend.ops->gemm(args);
-        require_same_bits(fmt::format("{} {}, operand {}", backend.name, maxim::name_of(type), odd),
-                          operands.get(args.c),
-                          to_float(gemm({m, n, k, false, false}, to_double(a), to_double(b),
-                                        std::vector<double>(m * n))));
+        for (const maxim::DType result : {maxim::DType::f32, type}) {
+          const maxim::GemmArgs args{.c = place(2, std::vector<float>(m * n), result),
+                                     .a = place(0, a, type),
+                                     .b = place(1, b, type)};
+          backend.ops->gemm(args);
+          require_same_bits(fmt::format("{} {} into {}, operand {}", backend.name,
+                                        maxim::name_of(type), maxim::name_of(result), odd),
+                            operands.get(args.c),
+                            to_float(gemm({m, n, k, false, false}, to_double(a), to_double(b),
+                                          std::vector<double>(m * n))));
+        }
       }
 }
 
