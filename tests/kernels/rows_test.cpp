@@ -115,7 +115,7 @@ TEST_CASE(
       SUCCEED();
       continue;
     }
-    for (const int32_t outside : {-1, 4}) {
+    for (const int32_t outside : {-100000, -1, 4, 100000}) {
       const std::vector<int32_t> rows =
           outside < 0 ? std::vector<int32_t>{outside, 2} : std::vector<int32_t>{2, outside};
       const auto few = gather(backend, {1, 2, 3, 4, 5, 6, 7, 8}, 2, rows);
