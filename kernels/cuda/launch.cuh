@@ -42,7 +42,8 @@ template <class... Parameters, class... Arguments>
 void launch(CudaOps& ops, const KernelPlan& plan, void (*kernel)(Parameters...),
             Arguments&&... arguments) {
   if (plan.empty()) return;
-  if (plan.shared_bytes > 48 * 1024)  // what a kernel may have without asking
+  // Without asking a kernel may have 48 KiB, its static memory and what aligns the two included.
+  if (plan.shared_bytes > 46 * 1024)
     cuda_check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(plan.shared_bytes)),

@@ -26,7 +26,8 @@ WHEELS = ["nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm"]
 # Guide, table of technical specifications by compute capability.
 LIMITS = {"sm_80": (65536, 2048, 164 * 1024, 32), "sm_90a": (65536, 2048, 228 * 1024, 32),
           "sm_100a": (65536, 2048, 228 * 1024, 32)}
-RESERVED_SHARED = 1024  # of every block, by the driver
+# Of every block, by the driver; from sm_90 on cuobjdump counts it with the static ones.
+RESERVED_SHARED = {"sm_80": 1024}
 FORBIDDEN = r"\b(LDL|STL)\b|\b(RED|ATOM|ATOMG|ATOMS)\b\S*\.(F32|F16|BF16|F64|FTZ)"
 
 
@@ -99,7 +100,7 @@ def occupancy(kernel, threads, shared):
     registers, most_threads, most_shared, blocks = LIMITS[kernel.architecture]
     warp_registers = -(-kernel.registers * 32 // 256) * 256  # given out in units of 256 a warp
     blocks = min(blocks, most_threads // threads, registers // (warp_registers * threads // 32),
-                 most_shared // (shared + kernel.shared + RESERVED_SHARED))
+                 most_shared // max(1, shared + kernel.shared + RESERVED_SHARED.get(kernel.architecture, 0)))
     return blocks * threads / most_threads, blocks
 
 
