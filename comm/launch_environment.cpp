@@ -53,9 +53,9 @@ struct Ticket {
   std::string name() const { return fmt::format("process {} on {}", process, host); }
 };
 
-// What the verdict begins with; the rest is the message, or an address that other hosts reach.
 constexpr auto kAgentsPatience = std::chrono::seconds(6);
 constexpr const char* kOtherJob = "Does another job use MASTER_PORT too?";
+// What the verdict begins with; the rest is the message, or an address that other hosts reach.
 constexpr char kGood = '0', kFailed = '1', kWrongInput = '2';
 
 std::string ranks_text(const std::vector<int>& ranks) {

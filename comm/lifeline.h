@@ -14,8 +14,7 @@
 //   goodbye        the clean end, in which everyone waits for everyone
 //
 // Ending is _exit on the lifeline's thread: nothing that the main thread is blocked in can hold it
-// up. A rank that is silent, or does not end, is killed by one on its machine, so that no process is
-// left.
+// up. A rank that is silent, or does not end, is killed by one on its machine: no process is left.
 #pragma once
 
 #include <atomic>

@@ -36,10 +36,11 @@ __device__ __forceinline__ void for_each_tile_sum(const float (&sums)[N], float*
   f((int64_t{blockIdx.x} * kWarp + lane) * N + e, sum);
 }
 
+struct Place;  // the tag of is_last_block()
+
 // Whether this block is the last of `blocks` that come here: then it sees what all of them wrote
 // before. All threads call it. `ticket` is 0 before and, when the last was here, after. (Which
 // block is the last depends on timing; what it computes does not.)
-struct Place;
 __device__ __forceinline__ bool is_last_block(unsigned* ticket, unsigned blocks) {
   unsigned* place = static_shared<Place, unsigned, 1>();
   __threadfence();

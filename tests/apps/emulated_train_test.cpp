@@ -124,7 +124,8 @@ TEST_CASE("rows wider than the kernels take are refused at the start", "[emulate
                 "--train_file=" + f.rows, "--output_dir=" + f.directory.file("out"), "--dry_run",
                 "--embedding_size=" + size, type});
   };
-  for (const auto& [size, type] : {std::pair("8196", "--tf32=false"), std::pair("4100", "--bf16")}) {
+  for (const auto& [size, type] :
+       {std::pair("8196", "--tf32=false"), std::pair("4100", "--bf16")}) {
     const RunResult refused = outcome(size, type);
     INFO(refused.err);
     CHECK(refused.exit_code == 2);
@@ -132,7 +133,8 @@ TEST_CASE("rows wider than the kernels take are refused at the start", "[emulate
     CHECK(refused.err.find(fmt::format("embedding_size {} is more than", size)) !=
           std::string::npos);
   }
-  for (const auto& [size, type] : {std::pair("8192", "--tf32=false"), std::pair("4104", "--bf16")}) {
+  for (const auto& [size, type] :
+       {std::pair("8192", "--tf32=false"), std::pair("4104", "--bf16")}) {
     const RunResult taken = outcome(size, type);
     INFO(taken.err);
     CHECK(taken.exit_code == 0);

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -58,6 +59,12 @@ struct Job {
     return found;
   }
 
+  std::string line() const {
+    std::string text;
+    for (const std::string& word : command) text += word + " ";
+    return text;
+  }
+
   int saved_steps() const {  // of the last whole checkpoint
     int last = 0;
     std::error_code error;
@@ -78,6 +85,15 @@ struct Job {
     CHECK(result.exit_code == 0);
   }
 };
+
+// The job's ranks started by variables alone, one after the other; prints their exit codes.
+std::vector<std::string> by_variables(const Job& job, int ranks) {
+  return {"sh", "-c",
+          fmt::format("for r in $(seq 0 {}); do RANK=$r WORLD_SIZE={} LOCAL_RANK=$r "
+                      "MASTER_ADDR=127.0.0.1 MASTER_PORT={} {} & ranks=\"$ranks $!\"; done; "
+                      "for r in $ranks; do wait $r; echo $?; done",
+                      ranks - 1, ranks, free_port(), job.line())};
+}
 
 void report(const std::string& what, double seconds) {
   if (std::getenv("MAXIM_TIMES") != nullptr) fmt::print("{:<40} {:.2f} s\n", what, seconds);
@@ -143,10 +159,8 @@ TEST_CASE("fault: each kind ends the job, which says why", "[fault]") {
 
 TEST_CASE("fault: a rank that never starts ends the others", "[fault]") {
   const Job job({"--max_steps", "2", "--timeout", "2"});
-  std::string command;
-  for (const std::string& word : job.command) command += word + " ";
   const RunResult result =
-      run({"sh", "-c", "[ $OMPI_COMM_WORLD_RANK = 1 ] && exec sleep 60; exec " + command},
+      run({"sh", "-c", "[ $OMPI_COMM_WORLD_RANK = 1 ] && exec sleep 60; exec " + job.line()},
           {.ranks = 3});
   INFO(result.err);
   CHECK(result.exit_code == 1);
@@ -177,14 +191,8 @@ TEST_CASE("fault: without mpirun the ranks end each other too", "[fault]") {
                         Case{"2:3:throw", "1\n1\n1\n", "rank 2 on {}: MAXIM_FAULT"},
                         Case{"1:3:stop", "1\n137\n1\n", "rank 1 on {} has not been heard of"}}) {
     const Job job({"--max_steps", "6", "--save_steps", "2", "--timeout", "3"});
-    std::string command;
-    for (const std::string& word : job.command) command += word + " ";
-    const std::string script = fmt::format(
-        "for r in 0 1 2; do RANK=$r WORLD_SIZE=3 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 "
-        "MASTER_PORT={} {} & ranks=\"$ranks $!\"; done; for r in $ranks; do wait $r; echo $?; done",
-        free_port(), command);
     const RunResult result =
-        run({"sh", "-c", script}, {.environment = {std::string("MAXIM_FAULT=") + c.fault}});
+        run(by_variables(job, 3), {.environment = {std::string("MAXIM_FAULT=") + c.fault}});
     INFO(c.fault << "\n" << result.err);
     CHECK(result.out == c.codes);
     CHECK(result.seconds < 10);
@@ -200,15 +208,9 @@ TEST_CASE("fault: ranks 0 and 1 lost at once, without mpirun", "[fault]") {
   for (const int signal : {SIGKILL, SIGSTOP}) {
     std::vector<std::string> flags = kEndless;
     flags.insert(flags.end(), {"--timeout", "3"});
-    Job job(flags);
-    std::string command;
-    for (const std::string& word : job.command) command += word + " ";
-    const std::string script = fmt::format(
-        "for r in 0 1 2 3; do RANK=$r WORLD_SIZE=4 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 "
-        "MASTER_PORT={} {} & ranks=\"$ranks $!\"; done; for r in $ranks; do wait $r; echo $?; done",
-        free_port(), command);
+    const Job job(flags);
     RunResult result;
-    std::thread runner([&] { result = run({"sh", "-c", script}); });
+    std::thread runner([&] { result = run(by_variables(job, 4)); });
     for (int i = 0; i < 200 && job.saved_steps() < 4; ++i) usleep(50'000);
     for (const int rank : {1, 0})
       for (const int process : job.processes("./train", rank)) kill(process, signal);
@@ -312,6 +314,30 @@ TEST_CASE("fault: a signal on any rank stops all between two steps, saved", "[si
     CHECK(stops[0]["step"] == job.saved_steps());
     job.check_checkpoint(job.saved_steps());
   }
+}
+
+TEST_CASE("fault: a signal after the last step has begun changes nothing", "[signal]") {
+  const Job job({"--max_steps", "2", "--save_steps", "0"});
+  RunResult result;
+  std::thread runner([&] {
+    result = run(job.command, {.ranks = 2, .environment = {"MAXIM_FAULT=0:1:slow-write"}});
+  });
+  const auto files = [&] {  // of the model, in a directory that gets its name at the end
+    std::error_code error;
+    const fs::recursive_directory_iterator all(job.output, error);
+    return std::any_of(begin(all), end(all), [](const fs::directory_entry& entry) {
+      return entry.path().filename() == "model.safetensors" && entry.is_regular_file();
+    });
+  };
+  for (int i = 0; i < 200 && !files(); ++i) usleep(50'000);
+  const std::vector<int> targets = job.processes("./train", 1);
+  for (const int process : targets) kill(process, SIGTERM);
+  runner.join();
+  INFO(result.err);
+  CHECK(targets.size() == 1);
+  CHECK(result.exit_code == 0);
+  CHECK(records(job.output, "end").size() == 1);
+  CHECK(records(job.output, "stop").empty());
 }
 
 TEST_CASE("fault: mpirun that is told to end leaves nobody behind", "[signal]") {

@@ -82,8 +82,8 @@ def read_kernels(objects, cuobjdump, path):
 
 
 def read_table():
-    """Rows of: name (a regular expression for the whole name), threads, dynamic shared bytes, most registers,
-    instructions wanted, instructions forbidden (words separated by blanks, - for none)."""
+    """Rows of: name (a regular expression for the whole name), threads, dynamic shared bytes, most
+    registers, instructions wanted, instructions forbidden (words separated by blanks, - for none)."""
     rows = []
     for line in TABLE.read_text().splitlines():
         if line and not line.startswith("#"):
@@ -99,8 +99,9 @@ def occupancy(kernel, threads, shared):
         return 0, 0
     registers, most_threads, most_shared, blocks = LIMITS[kernel.architecture]
     warp_registers = -(-kernel.registers * 32 // 256) * 256  # given out in units of 256 a warp
+    shared += kernel.shared + RESERVED_SHARED.get(kernel.architecture, 0)
     blocks = min(blocks, most_threads // threads, registers // (warp_registers * threads // 32),
-                 most_shared // max(1, shared + kernel.shared + RESERVED_SHARED.get(kernel.architecture, 0)))
+                 most_shared // max(1, shared))
     return blocks * threads / most_threads, blocks
 
 

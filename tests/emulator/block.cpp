@@ -27,7 +27,6 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kSharedAlignment = 1024;
-constexpr size_t kSharedMapping = (kMaxSharedBytes + kPage - 1) / kPage * kPage;
 constexpr unsigned char kPoison = 0xff;  // a NaN in every float type
 
 // The block whose threads this host thread is running.
@@ -52,16 +51,7 @@ Block& Block::of_this_thread() {
   return block;
 }
 
-Block::Block() {
-  use_signal_stack();
-  void* mapping =
-      mmap(nullptr, kSharedMapping + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapping == MAP_FAILED || mprotect(mapping, kSharedMapping, PROT_READ | PROT_WRITE) != 0)
-    throw std::bad_alloc();
-  shared_mapping_ = static_cast<unsigned char*>(mapping);
-}
-
-Block::~Block() { munmap(shared_mapping_, kSharedMapping + kPage); }
+Block::Block() : shared_mapping_(kMaxSharedBytes) { use_signal_stack(); }
 
 void Block::run(const Launch& launch, uint3 index, uint64_t seed) {
   prepare(launch, index, seed);
@@ -114,33 +104,30 @@ void Block::prepare(const Launch& launch, uint3 index, uint64_t seed) {
   poison_shared(launch.shared_bytes);
 }
 
-Block::StaticArray::StaticArray(size_t bytes)
+Block::GuardedMemory::GuardedMemory(size_t bytes)
     : bytes_((bytes + 15) / 16 * 16), mapped_((bytes_ + kPage - 1) / kPage * kPage) {
   void* mapping = mmap(nullptr, mapped_ + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED || mprotect(mapping, mapped_, PROT_READ | PROT_WRITE) != 0)
     throw std::bad_alloc();
   end_ = static_cast<unsigned char*>(mapping) + mapped_;
+  poison();
 }
 
-Block::StaticArray::~StaticArray() { munmap(end_ - mapped_, mapped_ + kPage); }
+Block::GuardedMemory::~GuardedMemory() { munmap(end_ - mapped_, mapped_ + kPage); }
+
+void Block::GuardedMemory::poison() { std::memset(begin(), kPoison, bytes_); }
 
 void* Block::static_shared(const void* key, size_t bytes) {
-  std::unique_ptr<StaticArray>& array = static_arrays_[key];
-  if (array == nullptr) {
-    array = std::make_unique<StaticArray>(bytes);
-    std::memset(array->begin(), kPoison, array->end() - array->begin());
-  }
-  return array->begin();
+  return static_arrays_.try_emplace(key, bytes).first->second.begin();
 }
 
 void Block::poison_shared(size_t bytes) {
-  for (const auto& [key, array] : static_arrays_)
-    std::memset(array->begin(), kPoison, array->end() - array->begin());
+  for (auto& [key, array] : static_arrays_) array.poison();
   const size_t whole = (bytes + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment;
-  ASAN_UNPOISON_MEMORY_REGION(shared_mapping_, kSharedMapping);
-  shared_ = shared_mapping_ + kSharedMapping - whole;
+  ASAN_UNPOISON_MEMORY_REGION(shared_mapping_.begin(), kMaxSharedBytes);
+  shared_ = shared_mapping_.end() - whole;
   std::memset(shared_, kPoison, whole);
-  ASAN_POISON_MEMORY_REGION(shared_mapping_, kSharedMapping - whole);
+  ASAN_POISON_MEMORY_REGION(shared_mapping_.begin(), kMaxSharedBytes - whole);
   ASAN_POISON_MEMORY_REGION(shared_ + bytes, whole - bytes);
 }
 
@@ -149,7 +136,7 @@ void Block::poison_shared(size_t bytes) {
 void Block::check_shared_end() const {
 #if !defined(__SANITIZE_ADDRESS__)
   const unsigned char* end = shared_ + launch_->shared_bytes;
-  const unsigned char* mapped = shared_mapping_ + kSharedMapping;
+  const unsigned char* mapped = shared_mapping_.end();
   const auto written = std::find_if(end, mapped, [](unsigned char c) { return c != kPoison; });
   if (written != mapped)
     throw Fault(
@@ -309,7 +296,7 @@ void Block::check_shared(const void* address, size_t bytes) const {
   };
   if (!lies_in(shared_, shared_ + launch_->shared_bytes) &&
       std::none_of(static_arrays_.begin(), static_arrays_.end(),
-                   [&](const auto& a) { return lies_in(a.second->begin(), a.second->end()); }))
+                   [&](const auto& a) { return lies_in(a.second.begin(), a.second.end()); }))
     fail_thread("its address lies outside of the block's shared memory");
   if (reinterpret_cast<uintptr_t>(address) % bytes != 0)
     fail_thread("its address in shared memory is not aligned");

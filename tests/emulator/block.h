@@ -38,7 +38,6 @@ class Block {
   // The one of the calling host thread.
   static Block& of_this_thread();
   Block();
-  ~Block();
   Block(const Block&) = delete;
 
   // Runs all threads of block `index`; throws the first Fault of one of them.
@@ -89,14 +88,15 @@ class Block {
     std::vector<std::unique_ptr<Exchange>> exchanges;
   };
 
-  // One array of static shared memory; behind its end is a page without access.
-  class StaticArray {
+  // Memory, poisoned at first, with a page without access behind its end.
+  class GuardedMemory {
    public:
-    explicit StaticArray(size_t bytes);
-    ~StaticArray();
-    StaticArray(const StaticArray&) = delete;
+    explicit GuardedMemory(size_t bytes);
+    ~GuardedMemory();
+    GuardedMemory(const GuardedMemory&) = delete;
     unsigned char* begin() const { return end_ - bytes_; }
     unsigned char* end() const { return end_; }
+    void poison();
 
    private:
     size_t bytes_, mapped_;
@@ -130,9 +130,9 @@ class Block {
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
 
-  unsigned char* shared_mapping_ = nullptr;
-  unsigned char* shared_ = nullptr;
-  std::map<const void*, std::unique_ptr<StaticArray>> static_arrays_;  // of all kernels so far
+  GuardedMemory shared_mapping_;
+  unsigned char* shared_ = nullptr;                     // the end of it that this launch has
+  std::map<const void*, GuardedMemory> static_arrays_;  // of all kernels so far
 };
 
 }  // namespace maxim_emulated

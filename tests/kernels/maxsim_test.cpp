@@ -336,7 +336,7 @@ TEST_CASE("maxsim: the same bits on any number of threads, in any order") {
       Lengths queries, documents;
       for (int i = 0; i < 30; ++i) queries.push_back(i % 7 == 0 ? 0 : 10 + i);
       for (int j = 0; j < (type == maxim::DType::f32 ? 90 : 30); ++j)
-        documents.push_back(j * 7 % 20);
+        documents.push_back(j * 7 % 40);
       const Case c(queries, documents, 64, type);
       backend.set_threads(1);
       const Results one = run(backend, c);
