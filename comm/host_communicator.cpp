@@ -1,5 +1,7 @@
 #include "comm/host_communicator.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -280,6 +282,9 @@ void HostCommunicator::join() {
 }
 
 void HostCommunicator::serve() {
+  // The cores are the main thread's. OpenMP counts threads for each thread that begins a region,
+  // and would give this one a whole host's.
+  omp_set_num_threads(1);
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return closing_ || !queue_.empty(); });

@@ -1,5 +1,6 @@
 // Collectives against closed forms, at whatever number of ranks this runs.
 #include <mpi.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -360,6 +361,18 @@ TEST_CASE("mpi: the second queue works in order beside the first") {
     CHECK(first.calls() - calls == 12);
     if (size() > 1) CHECK(first.bytes_sent() - sent > 12 * kCount);
     first.join();  // nothing begun: nothing to wait for
+  }
+}
+
+// Fails by variables only: mpirun ties a rank to its cores, and OpenMP counts those.
+TEST_CASE("mpi: what runs beside takes no threads from the other ranks") {
+  for (const Place& place : places()) {
+    INFO(place.name);
+    int threads = 0;
+    place.communicator->beside([&](Communicator&) { threads = omp_get_max_threads(); });
+    place.communicator->join();
+    CHECK(threads >= 1);
+    CHECK(threads <= omp_get_max_threads());
   }
 }
 
