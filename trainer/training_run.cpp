@@ -515,6 +515,10 @@ void TrainingRun::write_end_record() {
 int TrainingRun::run() {
   check_training_arguments(args_);
   world_.lifeline->stop_on_signals();
+  comm_.checked([&] {  // before the work of loading; it changes nothing that was saved
+    if (is_main() && !args_.dry_run)
+      output_ = std::make_unique<OutputDirectory>(args_.output_dir, args_.overwrite_output_dir);
+  });
   open_data();
   open_model();
   plan_steps();
@@ -524,12 +528,8 @@ int TrainingRun::run() {
       log_info("{:<30} {:>10.1f} MiB a rank", purpose, static_cast<double>(bytes) / (1 << 20));
     return 0;
   }
-  comm_.checked([&] {
-    if (!is_main()) return;
-    output_ = std::make_unique<OutputDirectory>(args_.output_dir, args_.overwrite_output_dir);
-    metrics_ = std::make_unique<MetricsLog>(output_->metrics_file());
-  });
-  if (!is_main()) metrics_ = std::make_unique<MetricsLog>("");
+  comm_.checked(
+      [&] { metrics_ = std::make_unique<MetricsLog>(is_main() ? output_->metrics_file() : ""); });
   write_start_record();
   if (!train()) return 128 + world_.lifeline->stopped_by();
   save_final();

@@ -209,7 +209,10 @@ TEST_CASE("what was saved before is not lost by a refused run", "[train]") {
   REQUIRE(run(f.command({"--max_steps", "1"})).exit_code == 0);
   const std::string model = maxim::read_text(f.output + "/model.safetensors");
   const std::string metrics = maxim::read_text(f.output + "/metrics.jsonl");
-  CHECK(run(f.command({"--max_steps", "1"})).exit_code == 2);
+  const RunResult refused =
+      run(f.command({"--max_steps", "1", "--train_file", "no/such/file.tsv"}));
+  CHECK(refused.exit_code == 2);
+  CHECK(errors_of(refused)[0].find("--output_dir") != std::string::npos);  // before the rows
   CHECK(run(f.command({"--max_steps", "1", "--overwrite_output_dir", "--document_length", "900"}))
             .exit_code == 2);
   CHECK(maxim::read_text(f.output + "/model.safetensors") == model);
