@@ -149,6 +149,11 @@ TEST_CASE("after a fault the emulator goes on") {
   REQUIRE(counter.to_host()[0] == 192);
 }
 
+TEST_CASE("what is written behind static shared memory is a fault of its thread") {
+  require_words(fault_of({.grid = 1, .block = 1}, write_static, 64),
+                {"write_static", "thread (0, 0, 0)"});
+}
+
 #if defined(__SANITIZE_ADDRESS__)
 TEST_CASE("AddressSanitizer stops at the first byte behind an allocation or shared memory") {
   const DeviceBuffer<float> buffer(10);
@@ -171,11 +176,6 @@ TEST_CASE("what is written behind shared memory is reported") {
                 {"write_shared", "block (0, 0, 0)", "behind the end of its 1000 bytes"});
   require_words(fault_of({.grid = 1, .block = 1, .shared_bytes = 1000}, write_shared, 1024),
                 {"write_shared", "thread (0, 0, 0)"});
-}
-
-TEST_CASE("what is written behind static shared memory is a fault of its thread") {
-  require_words(fault_of({.grid = 1, .block = 1}, write_static, 64),
-                {"write_static", "thread (0, 0, 0)"});
 }
 
 TEST_CASE("a stack that overflows is reported") {
