@@ -29,7 +29,7 @@ double row_loss(float* d_scores, const float* scores, int64_t columns, int64_t t
   for_each_vector(columns, [&](int64_t j, auto v) {
     const Floats e = exp((v.load(scores + j) - most) / temperature);
     v.store(d_scores + j, e);
-    sum += sum_of_lanes(v.keep(e));
+    sum += sum_of_lanes<double>(v.keep(e));
   });
   const float factor = static_cast<float>(gradient_scale / sum);
   for_each_vector(columns,

@@ -96,10 +96,11 @@ inline Floats square_root(Floats x) {
 #endif
 }
 
-// Sum and maximum over the lanes, halving the vector each time.
-inline float sum_of_lanes(Floats v) {
-  float lanes[kLanes];
-  store(lanes, v);
+// Sum (in T) and maximum over the lanes, halving the vector each time.
+template <class T = float>
+T sum_of_lanes(Floats v) {
+  T lanes[kLanes];
+  for (int i = 0; i < kLanes; ++i) lanes[i] = v[i];
   for (int half = kLanes / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
   return lanes[0];

@@ -104,15 +104,18 @@ TEST_CASE("cross_entropy: scores of 32 at temperature 0.01 stay finite and exact
     c.temperature = 0.01f;
     c.scale = 0.125f;
     require_right(backend, c);
-    // The target nearly certain: a loss of 2 e^-10 that log-sum-exp minus logit would round away.
-    Case sure(1, 3);
-    sure.scores = {32, 31.9f, 31.9f};
-    sure.targets = {0};
-    sure.temperature = 0.01f;
-    sure.scale = 1000;
-    const double gap = (static_cast<double>(31.9f) - 32) / 0.01f;
-    CHECK(run(backend, sure).loss - kBefore ==
-          Approx(1000 * std::log1p(2 * std::exp(gap))).epsilon(1e-3));
+    // The target nearly certain: losses of 2 e^-10 and 2 e^-20 that log-sum-exp minus logit, or a
+    // sum in float, would round away.
+    for (const float other : {31.9f, 31.8f}) {
+      Case sure(1, 3);
+      sure.scores = {32, other, other};
+      sure.targets = {0};
+      sure.temperature = 0.01f;
+      const double gap = (static_cast<double>(other) - 32) / 0.01f;
+      const double want = std::log1p(2 * std::exp(gap));
+      sure.scale = static_cast<float>(100 / want);
+      CHECK(run(backend, sure).loss == Approx(kBefore + sure.scale * want).epsilon(2e-6));
+    }
   }
 }
 
