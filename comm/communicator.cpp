@@ -11,7 +11,7 @@ namespace maxim {
 
 // What the ranks exchange: nothing when the work succeeded (one small message, no more), else a
 // digit, the exit code, then the host up to the first line end, then the message.
-void Communicator::checked(const std::function<void()>& work) {
+void Messenger::checked(const std::function<void()>& work) {
   std::string mine;
   try {
     const Phase phase("work of its own");
@@ -38,7 +38,7 @@ void Communicator::checked(const std::function<void()>& work) {
   throw Error(message);
 }
 
-void Communicator::demand_same(const std::string& facts) {
+void Messenger::demand_same(const std::string& facts) {
   const std::vector<std::string> all = all_gather_text(facts);
   const auto other = std::find_if(all.begin(), all.end(),
                                   [&](const std::string& other) { return other != all[0]; });

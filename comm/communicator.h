@@ -3,7 +3,7 @@
 //
 // Communicator: collectives on device memory. Every rank calls the same ones in the same order.
 // Sums are taken in rank order, so the same world size gives the same bits. The single process has
-// SoloCommunicator, whose collectives copy.
+// SoloCommunicator, whose collectives copy. Messenger: texts alone, all that starting needs.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,28 @@ namespace maxim {
 
 enum class Reduction { sum, max };
 
-class Communicator {
+class Messenger {
  public:
-  virtual ~Communicator() = default;
+  virtual ~Messenger() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // The texts of all ranks, by rank. Collective, as what follows.
+  virtual std::vector<std::string> all_gather_text(const std::string& text) = 0;
 
+  // Runs `work` on every rank and agrees on the outcome: when it throws anywhere, every rank throws
+  // the same error: message and type (InputError or Error) of the lowest failing rank, prefixed
+  // "rank R on HOST: " unless all failed alike. `work` calls no collectives of its own: a rank that
+  // failed before one would leave the others waiting there.
+  void checked(const std::function<void()>& work);
+
+  // Agreement on what the ranks were given: `facts` are lines, one a fact. When the ranks do not
+  // all have the same, every rank throws the same InputError with the first line that differs, the
+  // first rank that has it and its host.
+  void demand_same(const std::string& facts);
+};
+
+class Communicator : public Messenger {
+ public:
   // `parts[r]` rows of rank r, zero allowed: all[r's rows] = rank r's `mine`; `mine` has
   // parts[rank()] rows and may be its own place in `all`. Any element type.
   virtual void all_gather(const Tensor& all, const Tensor& mine,
@@ -46,9 +62,8 @@ class Communicator {
   virtual void beside(std::function<void(Communicator&)> work) = 0;
   virtual void join() = 0;
 
-  // Small host messages, for start-up, metrics and agreement.
+  // Small host messages, for metrics and agreement.
   virtual std::vector<int64_t> all_gather_host(int64_t value) = 0;
-  virtual std::vector<std::string> all_gather_text(const std::string& text) = 0;
   virtual std::vector<double> sum_host(const std::vector<double>& values) = 0;  // in rank order
   // Lists of any length: `all` = the lists of all ranks end to end, `parts[r]` = length of rank
   // r's. Both keep their capacity from call to call.
@@ -62,17 +77,6 @@ class Communicator {
   // Seconds that the host has spent in collectives on tensors and in join(): what is not hidden
   // under computation. 0 where these return before the work is done (a GPU).
   double seconds() const { return seconds_; }
-
-  // Runs `work` on every rank and agrees on the outcome: when it throws anywhere, every rank throws
-  // the same error: message and type (InputError or Error) of the lowest failing rank, prefixed
-  // "rank R on HOST: " unless all failed alike. `work` calls no collectives of its own: a rank that
-  // failed before one would leave the others waiting there.
-  void checked(const std::function<void()>& work);
-
-  // Agreement on what the ranks were given: `facts` are lines, one a fact. When the ranks do not
-  // all have the same, every rank throws the same InputError with the first line that differs, the
-  // first rank that has it and its host. Collective.
-  void demand_same(const std::string& facts);
 
  protected:
   // Preconditions of all_gather and reduce_scatter.

@@ -108,9 +108,9 @@ int set_threads(const Launcher& launcher, const std::vector<std::string>& masks,
 }
 
 // Shares out the host's threads, and finds local_rank and local_size by counting equal hosts.
-void share_host(World& world, const Launcher& launcher, Communicator& communicator) {
-  const std::vector<std::string> ids = communicator.all_gather_text(host_id());
-  const std::vector<std::string> all = communicator.all_gather_text(mask_of(usable_cpus(launcher)));
+void share_host(World& world, const Launcher& launcher, Messenger& messenger) {
+  const std::vector<std::string> ids = messenger.all_gather_text(host_id());
+  const std::vector<std::string> all = messenger.all_gather_text(mask_of(usable_cpus(launcher)));
   std::vector<std::string> masks;  // of the ranks on this host
   for (int r = 0; r < world.size; ++r) {
     if (ids[r] != ids[world.rank]) continue;
@@ -119,6 +119,11 @@ void share_host(World& world, const Launcher& launcher, Communicator& communicat
   }
   world.local_size = static_cast<int>(masks.size());
   world.threads = set_threads(launcher, masks, world.local_rank);
+}
+
+void start_lifeline(World& world, Messenger& messenger) {
+  world.lifeline = std::make_unique<Lifeline>(messenger, world.host);
+  world.lifeline->set_timeout(world.timeout);
 }
 
 // Ends this process unless it is destroyed within the time: MPI_Init and the collectives before
@@ -185,8 +190,9 @@ void start_environment(World& world, const Launcher& launcher, const Environment
   world.rank = environment.rank;
   world.size = environment.size;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(world.timeout);
-  world.communicator = join_job(environment, world.host, deadline, [&](Communicator& communicator) {
-    share_host(world, launcher, communicator);
+  world.communicator = join_job(environment, world.host, deadline, [&](Messenger& messenger) {
+    share_host(world, launcher, messenger);
+    start_lifeline(world, messenger);
   });
   if (environment.local_rank >= 0) world.local_rank = environment.local_rank;
 }
@@ -257,9 +263,8 @@ int run_program(int argc, char** argv, const std::function<int(World&)>& program
       if (world.mpi)
         world.communicator->checked(
             [&] { refuse_contradiction(std::getenv, world.rank, world.size); });
-      world.lifeline = std::make_unique<Lifeline>(*world.communicator, world.host);
+      if (world.lifeline == nullptr) start_lifeline(world, *world.communicator);
     }
-    world.lifeline->set_timeout(world.timeout);
     set_up_fault(world.rank, world.size);
     exit_code = program(world);
     world.communicator->checked([] {

@@ -117,6 +117,31 @@ std::string gather_ranks(Store& store, const Environment& mine, const std::strin
   return alone ? ticket.address : route_to(rest);
 }
 
+// Texts under the keys text/CALL/RANK.
+class StoreMessenger final : public Messenger {
+ public:
+  StoreMessenger(Store& store, const Environment& mine, Deadline deadline)
+      : store_(store), rank_(mine.rank), size_(mine.size), deadline_(deadline) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::vector<std::string> all_gather_text(const std::string& text) override {
+    const auto key = [this](int rank) { return fmt::format("text/{}/{}", calls_, rank); };
+    store_.set(key(rank_), text);
+    std::vector<std::string> texts(size_);
+    for (int r = 0; r < size_; ++r)
+      if (!store_.get(texts[r], key(r), deadline_))
+        fail("rank {} came to {}, but was not heard of again in time", r, store_.place());
+    ++calls_;
+    return texts;
+  }
+
+ private:
+  Store& store_;
+  const int rank_, size_;
+  const Deadline deadline_;
+  int calls_ = 0;
+};
+
 // `served_here`: by this process.
 Store find_store(const Environment& mine, bool served_here, Deadline deadline) {
   // Where rank 0 could not have the port, an agent serves there by now, or another program has it.
@@ -204,20 +229,20 @@ void refuse_contradiction(const Variables& variables, int mpi_rank, int mpi_size
 
 std::unique_ptr<Communicator> join_job(const Environment& mine, const std::string& host,
                                        Deadline deadline,
-                                       const std::function<void(Communicator&)>& make_ready) {
+                                       const std::function<void(Messenger&)>& watch) {
   // A taken port may be an agent's whose variable says nothing, or another process of rank 0:
   // either is found out by being a client there.
   std::unique_ptr<StoreServer> server;
   if (mine.rank == 0 && !mine.agent_serves) server = StoreServer::listen(mine.master_port);
   Store store = find_store(mine, server != nullptr, deadline);
   const std::string address = gather_ranks(store, mine, host, deadline);
+  StoreMessenger messenger(store, mine, deadline);
+  watch(messenger);
   const auto connect = [&](const char* name) {
     return std::make_unique<GlooTransport>(store, name, address, mine.rank, mine.size, deadline);
   };
   std::unique_ptr<Transport> first = connect("first/");
-  auto communicator = std::make_unique<HostCommunicator>(std::move(first), connect("second/"));
-  make_ready(*communicator);
-  return communicator;
+  return std::make_unique<HostCommunicator>(std::move(first), connect("second/"));
 }
 
 }  // namespace maxim

@@ -37,9 +37,10 @@ void refuse_contradiction(const Variables& variables, int mpi_rank, int mpi_size
 
 // The communicator of the job's host memory. Collective; Error or InputError on every rank by the
 // deadline when a rank does not come, two have the same number, or their world sizes differ.
-// `make_ready` runs on the communicator while the store still stands.
+// `watch` runs when all have come, before they connect to each other: from then on a rank that is
+// lost can be told by other means.
 std::unique_ptr<Communicator> join_job(const Environment& environment, const std::string& host,
                                        Deadline deadline,
-                                       const std::function<void(Communicator&)>& make_ready);
+                                       const std::function<void(Messenger&)>& watch);
 
 }  // namespace maxim

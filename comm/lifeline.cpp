@@ -79,21 +79,21 @@ std::string machine_name() {
 
 }  // namespace
 
-Lifeline::Lifeline(Communicator& communicator, const std::string& host)
-    : rank_(communicator.rank()), size_(communicator.size()) {
+Lifeline::Lifeline(Messenger& messenger, const std::string& host)
+    : rank_(messenger.rank()), size_(messenger.size()) {
   if (size_ == 1) return;
   wake_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   links_.resize(rank_ == 0 ? size_ : 1);
   states_.resize(size_);
   std::string invitation;
-  communicator.checked([&] {
+  messenger.checked([&] {
     if (rank_ != 0) return;
     token_ = random_token();
     listener_ = listen_on(0);
     invitation = fmt::format("{} {}", token_, port_of(listener_));
     for (const std::string& address : own_addresses()) invitation += " " + address;
   });
-  for (const std::string& text : communicator.all_gather_text(
+  for (const std::string& text : messenger.all_gather_text(
            fmt::format("{}\n{}\n{}\n{}", host, machine_name(), getpid(), invitation))) {
     std::istringstream lines(text);
     std::string process, invited;
@@ -115,7 +115,7 @@ Lifeline::Lifeline(Communicator& communicator, const std::string& host)
   };
   try {
     if (rank_ == 0) start();
-    communicator.checked([&] {
+    messenger.checked([&] {
       if (rank_ != 0) call(invitation);
     });
   } catch (...) {

@@ -35,7 +35,7 @@ class Lifeline {
  public:
   // Collective. Throws the same Error on every rank, with the addresses that were tried, when one
   // cannot reach rank 0. A single process has no connections and no thread.
-  Lifeline(Communicator& communicator, const std::string& host);
+  Lifeline(Messenger& messenger, const std::string& host);
   ~Lifeline();
   Lifeline(const Lifeline&) = delete;
 

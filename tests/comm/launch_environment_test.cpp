@@ -1,6 +1,7 @@
 // What the launchers' variables mean.
 #include "comm/launch_environment.h"
 
+#include <future>
 #include <map>
 
 #include "runtime/error.h"
@@ -145,4 +146,29 @@ TEST_CASE("launch environment: a port that another program has is told by rank 0
       [&] { join_job(environment, "host", start + std::chrono::seconds(60), {}); },
       {"127.0.0.1:", "Another program has the port: choose another MASTER_PORT"});
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+}
+
+TEST_CASE("launch environment: ranks that have come are watched before they connect") {
+  const int port = port_of(listen_on(0));
+  std::vector<std::vector<std::string>> heard(2);
+  const auto join = [&](int rank) {
+    Environment environment;
+    environment.rank = rank;
+    environment.size = 2;
+    environment.master_address = "127.0.0.1";
+    environment.master_port = port;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+    join_job(environment, "host", deadline, [&](Messenger& messenger) {
+      messenger.all_gather_text("");
+      heard[rank] = messenger.all_gather_text(
+          fmt::format("I am {} of {}", messenger.rank(), messenger.size()));
+      if (rank == 1) throw InputError("lost");
+    });
+  };
+  auto first = std::async(std::launch::async, join, 0);
+  maxim_tests::require_message<InputError>([&] { join(1); }, {"lost"});
+  CHECK_THROWS_AS(first.get(), Error);  // nobody connects to it
+  const std::vector<std::string> both = {"I am 0 of 2", "I am 1 of 2"};
+  CHECK(heard[0] == both);
+  CHECK(heard[1] == both);
 }

@@ -14,7 +14,7 @@ using namespace maxim;
 namespace {
 
 // Rank 1 of two. Rank 0 is on another machine, listens where it is told, and never fails.
-class SecondOfTwo final : public Communicator {
+class SecondOfTwo final : public Messenger {
  public:
   explicit SecondOfTwo(std::string invitation) : invitation_(std::move(invitation)) {}
   int rank() const override { return 1; }
@@ -23,30 +23,15 @@ class SecondOfTwo final : public Communicator {
     const bool introduction = std::count(text.begin(), text.end(), '\n') == 3;
     return {introduction ? "far\nanother machine\n1\n" + invitation_ : "", text};
   }
-  void all_gather(const Tensor&, const Tensor&, const std::vector<int64_t>&) override { FAIL(); }
-  void reduce_scatter(const Tensor&, const Tensor&, const std::vector<int64_t>&) override {
-    FAIL();
-  }
-  void all_reduce(const Tensor&, Reduction) override { FAIL(); }
-  void broadcast(const Tensor&, int) override { FAIL(); }
-  void barrier() override { FAIL(); }
-  void beside(std::function<void(Communicator&)>) override { FAIL(); }
-  void join() override { FAIL(); }
-  std::vector<int64_t> all_gather_host(int64_t value) override { return {value, value}; }
-  std::vector<double> sum_host(const std::vector<double>& values) override { return values; }
-  void all_gather_list(std::vector<int32_t>&, std::vector<int64_t>&,
-                       const std::vector<int32_t>&) override {
-    FAIL();
-  }
 
  private:
   std::string invitation_;
 };
 
 std::string error_of(const std::string& invitation) {
-  SecondOfTwo communicator(invitation);
+  SecondOfTwo messenger(invitation);
   try {
-    const Lifeline lifeline(communicator, "near");
+    const Lifeline lifeline(messenger, "near");
   } catch (const Error& error) {
     return error.what();
   }
