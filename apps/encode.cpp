@@ -78,7 +78,8 @@ int main(int argc, char** argv) {
   command.add_eval_options(options.settings);
   return command.run(argc, argv, [&](World& world) {
     Communicator& communicator = *world.communicator;
-    const std::unique_ptr<StagedFile> file = stage_output(options.output_file, communicator);
+    const std::unique_ptr<StagedFile> file =
+        stage_output(options.output_file, {options.input_file}, communicator);
     TextFile input;
     communicator.checked([&] { input = read_texts(options.input_file); });
     communicator.demand_same(fingerprint(input));

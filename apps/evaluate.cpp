@@ -84,7 +84,10 @@ int main(int argc, char** argv) {
   add("--output_file", options.output_file, "JSON file to write the metrics to");
   command.add_eval_options(options.settings);
   return command.run(argc, argv, [&](World& world) {
-    const auto file = stage_output(options.output_file, *world.communicator);
+    const auto file = stage_output(options.output_file,
+                                   {options.triplet_file, options.beir_dir + "/corpus.jsonl",
+                                    options.beir_dir + "/queries.jsonl"},
+                                   *world.communicator);
     const auto start = std::chrono::steady_clock::now();
     const Report report = evaluate(options, world);
     if (world.rank != 0) return 0;

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "comm/progress.h"
 #include "data/beir.h"
 #include "runtime/files.h"
 #include "runtime/log.h"
@@ -57,6 +58,7 @@ void write_hits(const std::string& path, const TextFile& queries, const TextFile
 bool next_query(Communicator& communicator, std::string& query) {
   std::string message;  // empty at the end, else the line after a mark
   if (communicator.rank() == 0) {
+    const Phase phase("waiting for a query");
     std::string line;
     do {
       if (isatty(STDIN_FILENO)) fmt::print(stderr, "query> ");
@@ -101,7 +103,8 @@ int search(const Options& options, World& world) {
   Communicator& communicator = *world.communicator;
   if (options.queries.empty() && !options.output_file.empty())
     fail_input("--output_file needs --queries: the answers to typed lines go to standard output");
-  const auto file = stage_output(options.output_file, communicator);
+  const auto file =
+      stage_output(options.output_file, {options.corpus, options.queries}, communicator);
   TextFile corpus, queries;
   communicator.checked([&] {
     corpus = read_texts(options.corpus);

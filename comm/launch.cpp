@@ -135,8 +135,12 @@ class StartLimit {
   StartLimit(const World& world, int rank)
       : thread_([this, rank, host = world.host, seconds = world.timeout] {
           std::unique_lock lock(mutex_);
-          const auto limit = std::chrono::seconds(seconds + 1 + std::min(rank, 4));
-          if (changed_.wait_for(lock, limit, [this] { return started_; })) return;
+          using Clock = std::chrono::steady_clock;
+          const auto limit =
+              Clock::now() + std::chrono::seconds(seconds + 1 + 2 * std::min(rank, 4));
+          if (changed_.wait_until(lock, limit, [this] { return started_; })) return;
+          // This late it was stopped, and mpirun wakes those whom it ends: another has spoken.
+          if (Clock::now() > limit + std::chrono::seconds(1)) sleep(1);
           print_failure(name_rank(
               rank, host,
               fmt::format("not all ranks have started within {} s (--timeout)", seconds)));

@@ -286,15 +286,15 @@ void CommandLine::parse(int argc, char** argv) {
     app_.parse(argc, argv);
   } catch (const CLI::Success&) {
     throw;  // --help, --version
-  } catch (const CLI::ExtrasError&) {
+  } catch (const CLI::ParseError& error) {
+    // A misspelt flag is often also a missing one.
     const std::vector<std::string> unknown = app_.remaining();
+    if (unknown.empty()) fail_input("{}: {}", app_.get_name(), error.what());
     const auto flag = std::find_if(unknown.begin(), unknown.end(),
                                    [](const std::string& word) { return word[0] == '-'; });
     if (flag == unknown.end())
       fail_input("{}: unexpected argument '{}'", app_.get_name(), unknown.front());
     fail_input("{}: unknown flag {}; {}", app_.get_name(), *flag, suggestion(app_, *flag));
-  } catch (const CLI::ParseError& error) {
-    fail_input("{}: {}", app_.get_name(), error.what());
   }
 }
 
@@ -323,11 +323,18 @@ std::string CommandLine::given_flags() const {
   return lines;
 }
 
-std::unique_ptr<StagedFile> stage_output(const std::string& path, Communicator& communicator) {
+std::unique_ptr<StagedFile> stage_output(const std::string& path,
+                                         const std::vector<std::string>& inputs,
+                                         Communicator& communicator) {
   std::unique_ptr<StagedFile> file;
   if (path.empty()) return file;
   communicator.checked([&] {
-    if (communicator.rank() == 0) file = std::make_unique<StagedFile>(path);
+    if (communicator.rank() != 0) return;
+    std::error_code error;  // what does not exist is another's to report
+    for (const std::string& input : inputs)
+      if (std::filesystem::equivalent(path, input, error))
+        fail_input("--output_file {}: the program reads it, and would lose it", path);
+    file = std::make_unique<StagedFile>(path);
   });
   return file;
 }

@@ -69,7 +69,9 @@ CLI::Validator valid_utf8();
 
 // Where rank 0 writes a result file: staged, so that it appears whole or not at all. Null on the
 // other ranks, and when `path` is empty. Call it before the work: a wrong place is an InputError on
-// all ranks. Collective.
-std::unique_ptr<StagedFile> stage_output(const std::string& path, Communicator& communicator);
+// all ranks, and so is one of `inputs`, files that the program reads. Collective.
+std::unique_ptr<StagedFile> stage_output(const std::string& path,
+                                         const std::vector<std::string>& inputs,
+                                         Communicator& communicator);
 
 }  // namespace maxim

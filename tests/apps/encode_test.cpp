@@ -142,6 +142,10 @@ TEST_CASE("encode refuses what is wrong with the command") {
   check_refused(encode(directory.write("empty.txt", ""), output), {"empty.txt"});
   check_refused(encode(directory.write("bad.jsonl", "{\"text\": \"a\"}\n{\"text\": 1}\n"), output),
                 {"bad.jsonl:2"});
+  check_refused({"./encode", "--modle_name_or_path", kModel},
+                {"--modle_name_or_path", "--model_name_or_path?"});
+  check_refused(encode(input, input), {"--output_file", "texts.txt"});
+  CHECK(maxim::read_text(input) == "war\n");
   check_refused(encode(input, directory.path()), {directory.path(), "directory"});
   check_refused(encode(input, directory.file("no/such/out.safetensors")), {"no/such"});
   check_refused({"./encode", "--config", directory.write("run.toml", "inptu_file = 'x'\n")},

@@ -96,6 +96,10 @@ TEST_CASE("evaluate refuses what is wrong") {
   check_refused(evaluate({"--beir_dir", beir, "--split", "dev"}), {"qrels/dev.tsv"});
   check_refused(evaluate({"--beir_dir", beir, "--output_file", directory.file("no/out.json")}),
                 {"no/out.json"});
+  const std::string queries = beir + "/queries.jsonl", text = maxim::read_text(queries);
+  check_refused(evaluate({"--beir_dir", beir, "--output_file", queries}),
+                {"--output_file", queries});
+  CHECK(maxim::read_text(queries) == text);
   directory.write("beir/qrels/odd.tsv", "query-id\tcorpus-id\tscore\nq1\td77\t1\n");
   check_refused(evaluate({"--beir_dir", beir, "--split", "odd"}), {"odd.tsv:2", "d77"});
   check_refused(evaluate({"--triplet_file", directory.write("pairs.tsv", "war\tpeace\n")}),

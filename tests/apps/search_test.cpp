@@ -56,6 +56,16 @@ TEST_CASE("search answers typed lines with rank, score, id and text on 1 and 3 r
   CHECK(run_well(search(corpus, {}), {.input = ""}).out.empty());
 }
 
+TEST_CASE("search waits for who types, however long") {
+  const TemporaryDirectory directory;
+  const std::string corpus = directory.write("corpus.jsonl", kCorpus);
+  std::string line;
+  for (const std::string& word : search(corpus, {"--timeout", "1"})) line += " '" + word + "'";
+  const RunResult result =
+      run_well({"bash", "-c", "(sleep 6; echo war) | mpirun --oversubscribe -np 2" + line});
+  CHECK(lines_of(result.out).size() == 4);
+}
+
 TEST_CASE("search answers a file of queries, printed or as JSON lines") {
   const TemporaryDirectory directory;
   const std::string corpus = directory.write("corpus.jsonl", kCorpus);
@@ -90,6 +100,9 @@ TEST_CASE("search refuses what is wrong") {
                 {"twice.jsonl:5", "paris"});
   check_refused(search(corpus, {"--output_file", directory.file("out.jsonl")}), {"--queries"});
   check_refused(search(corpus, {"--queries", directory.path()}), {directory.path()});
+  check_refused(search(corpus, {"--queries", corpus, "--output_file", corpus}),
+                {"--output_file", "corpus.jsonl"});
+  CHECK(maxim::read_text(corpus) == kCorpus);
 }
 
 TEST_CASE("answers that cannot be written are a failure") {
