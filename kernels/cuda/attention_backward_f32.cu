@@ -9,6 +9,7 @@
 // products of 2 r n d FLOPs a head of r rows and n keys instead of 5. Both compute delta too, from
 // `out`: a 1/(4 d) of the work, and no memory between blocks.
 #include "kernels/cuda/attention_f32.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 namespace maxim {
 namespace {
@@ -84,7 +85,7 @@ __device__ __forceinline__ void key_gradients(const AttentionTile& tile,
                                               dropout.threshold);
 #pragma unroll
     for (int i = 0; i < kOwned; ++i) {
-      const float p = real && i < own ? expf(s[i] * scale - log_sum) : 0.0f;
+      const float p = real && i < own ? expf(min_nan(s[i] * scale - log_sum, 0)) : 0.0f;
       const float mask = kept >> i & 1 ? dropout.scale : 0.0f;
       p_tile[i * kLanes + lane] = p * mask;
       s[i] = p * (d_p[i] * mask - delta);
@@ -150,7 +151,7 @@ __device__ __forceinline__ void query_gradients(const AttentionTile& tile,
 #pragma unroll
     for (int i = 0; i < kOwned; ++i) {
       const auto [log_sum, delta] = saved[warp * kOwned + i];
-      const float p = key + lane < tile.keys ? expf(s[i] * scale - log_sum) : 0.0f;
+      const float p = key + lane < tile.keys ? expf(min_nan(s[i] * scale - log_sum, 0)) : 0.0f;
       const float masked = kept[i] ? d_p[i] * dropout.scale : 0.0f;
       d_s_tile[i * kLanes + lane] = p * (masked - delta);
     }

@@ -90,7 +90,8 @@ struct ScoreGradients {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int half = e / 2;
-        float x = exp2_approximate(fmaf(s[t][e], kExponentScale<Width>, -log_sum[half]));
+        const float exponent = fmaf(s[t][e], kExponentScale<Width>, -log_sum[half]);
+        float x = exp2_approximate(min_nan(exponent, 0));  // above 0 by the rounding of huge scores
         if (!all_keys && key + key_of(t, e) >= tile.keys) x = 0;
         const bool keep = kept(t, e);
         masked[e] = keep ? x : 0;

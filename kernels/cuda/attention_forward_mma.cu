@@ -14,13 +14,15 @@
 namespace maxim {
 namespace {
 
-// The greatest score and the sum of a lane's two rows so far; scores in exponents of 2. The sum is
-// of the lane's own keys.
+// The greatest product q k and the sum of a lane's two rows so far; times `scale`, a product is an
+// exponent of 2. The sum is of the lane's own keys. The maximum is subtracted from the products, so
+// however large they are, the greatest is exactly 0 then.
 struct SoftmaxRows {
   float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 
-  // Scores of keys [0, keys) become 2^(score - most), and those behind 0. Returns in `rescale` what
-  // earlier results must be multiplied by. Chunks that begin behind `keys` are left alone.
+  // Products of keys [0, keys) become 2^(scale (product - most)), and those behind 0. Returns in
+  // `rescale` what earlier results must be multiplied by. Chunks that begin behind `keys` are left
+  // alone.
   template <int Chunks>
   __device__ __forceinline__ void add(float (&s)[Chunks][4][4], float (&rescale)[2], int keys,
                                       float scale) {
@@ -42,8 +44,8 @@ struct SoftmaxRows {
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float now = fmaxf(most[half], quad_max(greatest[half]) * scale);
-      rescale[half] = exp2_approximate(most[half] - now);
+      const float now = fmaxf(most[half], quad_max(greatest[half]));
+      rescale[half] = exp2_approximate((most[half] - now) * scale);
       most[half] = now;
       sum[half] *= rescale[half];
     }
@@ -54,7 +56,7 @@ struct SoftmaxRows {
       for (int t = 0; t < 4; ++t)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          s[c][t][e] = exp2_approximate(fmaf(s[c][t][e], scale, -most[e / 2]));
+          s[c][t][e] = exp2_approximate((s[c][t][e] - most[e / 2]) * scale);
           sum[e / 2] += s[c][t][e];
         }
     }
@@ -101,7 +103,7 @@ __device__ __forceinline__ void finish_forward(T* out, float* log_sum_exp,
     factor[half] = dropout_scale / sum;
     if (warp.real(half) && threadIdx.x % 4 == 0)
       log_sum_exp[(tile.start + warp.lane_rows[half]) * heads + tile.head] =
-          (rows.most[half] + log2f(sum)) * kLn2;
+          (rows.most[half] * kExponentScale<Width> + log2f(sum)) * kLn2;
   }
   const int64_t hidden = int64_t{heads} * Width;
   T* const first = out + (tile.start + warp.first) * hidden + tile.head * Width;

@@ -108,10 +108,15 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return y;
 }
 
-// The greater; NaN if one of them is.
+// The greater, the lesser; NaN if one of them is.
 __device__ __forceinline__ float max_nan(float x, float y) {
   float z;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+__device__ __forceinline__ float min_nan(float x, float y) {
+  float z;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
   return z;
 }
 
@@ -207,6 +212,9 @@ inline float exp2_approximate(float x) {
 
 inline float max_nan(float x, float y) {
   return x != x || y != y ? std::bit_cast<float>(0x7FFFFFFF) : fmaxf(x, y);
+}
+inline float min_nan(float x, float y) {
+  return x != x || y != y ? std::bit_cast<float>(0x7FFFFFFF) : fminf(x, y);
 }
 
 #endif

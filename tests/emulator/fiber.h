@@ -30,6 +30,7 @@ class Fiber {
 
  private:
   static void arrive(boost::context::detail::transfer_t from, void* fake_stack);
+  void unpoison();
 
   boost::context::detail::fcontext_t place_ = nullptr;
   void (*entry_)() = nullptr;
