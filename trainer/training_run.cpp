@@ -381,8 +381,9 @@ bool TrainingRun::train() {
     if (log) log_steps(step, metrics);
     if (args_.check_sync > 0 && done % args_.check_sync == 0)
       check_sync(session_->parameters(), session_->device(), comm_, done);
-    if (last || (args_.eval_steps > 0 && done % args_.eval_steps == 0)) evaluate(done);
-    if (args_.save_steps > 0 && done % args_.save_steps == 0 && !last) save_checkpoint(done);
+    if (last) break;
+    if (args_.eval_steps > 0 && done % args_.eval_steps == 0) evaluate(done);
+    if (args_.save_steps > 0 && done % args_.save_steps == 0) save_checkpoint(done);
   }
   progress_->clear();
   return true;
@@ -422,7 +423,7 @@ void TrainingRun::evaluate(int64_t step) {
   metrics_->write(record);
   log_info("step {}: {} {:.4f}{} ({:.1f} s)", step, best_metric_, value,
            best ? ", the best so far" : "", timer.seconds());
-  // The best model has to be on disk when the run ends with it; the last step's model is in memory.
+  // The best model has to be on disk when the run ends with it; the last step's is there already.
   if (best && args_.load_best_model_at_end && step != total_steps_) save_checkpoint(step);
 }
 
@@ -449,20 +450,24 @@ void TrainingRun::save_checkpoint(int64_t step) {
   });
 }
 
+// The model is saved before it is evaluated, so that what fails there (memory, the disk) loses no
+// training; a better one of an earlier step takes its place.
 void TrainingRun::save_final() {
   comm_.checked([&] {
     check_trained();
-    if (!is_main()) return;
-    if (args_.load_best_model_at_end && best_step_ != total_steps_) {
-      log_info("the best model is that of step {} ({} {:.4f})", best_step_, best_metric_,
-               best_value_);
-      output_->save_final([&](const std::string& directory) {
-        std::filesystem::copy(output_->checkpoint(best_step_), directory,
-                              std::filesystem::copy_options::recursive);
-      });
-    } else {
+    if (is_main())
       output_->save_final([&](const std::string& directory) { session_->save(directory); });
-    }
+  });
+  evaluate(total_steps_);
+  if (!args_.load_best_model_at_end || best_step_ == total_steps_) return;
+  comm_.checked([&] {
+    if (!is_main()) return;
+    log_info("the best model is that of step {} ({} {:.4f})", best_step_, best_metric_,
+             best_value_);
+    output_->save_final([&](const std::string& directory) {
+      std::filesystem::copy(output_->checkpoint(best_step_), directory,
+                            std::filesystem::copy_options::recursive);
+    });
   });
 }
 

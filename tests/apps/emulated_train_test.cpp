@@ -20,10 +20,8 @@ struct Fixture {
   std::string rows = directory.file("rows.tsv");
   Fixture() { maxim::write_text(rows, training_rows(40, 1)); }
 
-  // The losses of `steps` steps with dropout, one negative and an uneven tail.
-  std::vector<double> losses(const std::string& program, const std::string& name, int steps,
-                             const std::vector<std::string>& flags) const {
-    const std::string output = directory.file(name);
+  std::vector<std::string> command(const std::string& program, const std::string& output, int steps,
+                                   const std::vector<std::string>& flags) const {
     std::vector<std::string> command = {program,
                                         "--model_name_or_path",
                                         "tests/golden/tiny_bert",
@@ -40,7 +38,14 @@ struct Fixture {
                                         "--per_device_train_batch_size",
                                         "6"};
     command.insert(command.end(), flags.begin(), flags.end());
-    const RunResult result = run(command, {.timeout = 300});
+    return command;
+  }
+
+  // The losses of `steps` steps with dropout, one negative and an uneven tail.
+  std::vector<double> losses(const std::string& program, const std::string& name, int steps,
+                             const std::vector<std::string>& flags) const {
+    const std::string output = directory.file(name);
+    const RunResult result = run(command(program, output, steps, flags), {.timeout = 300});
     INFO(result.err);
     REQUIRE(result.exit_code == 0);
     std::vector<double> losses;
@@ -99,6 +104,22 @@ TEST_CASE("too few GPUs and a failed peer end all ranks with one message", "[emu
   fails(2, "MAXIM_EMULATED_DEVICES=1", 2, "ranks 0 and 1 both have GPU 0000:00:00.0 of ");
   fails(3, "MAXIM_EMULATED_DEVICES=2", 2, "which has 2 GPUs: start at most one rank a GPU");
   fails(2, "MAXIM_EMULATED_NCCL_ERROR=4", 1, "remote process exited");
+}
+
+TEST_CASE("a model that cannot be evaluated is not lost", "[emulated]") {
+  const Fixture f;
+  f.losses("build/emulated/train", "plain", 2, {"--device", "cuda"});
+  const std::string plain = f.directory.file("plain"), output = f.directory.file("evaluated");
+  const int64_t taken = records(plain, "end").at(0)["device_memory_bytes"];
+  const RunResult result =
+      run(f.command("build/emulated/train", output, 2, {"--device", "cuda", "--eval_file", f.rows}),
+          {.environment = {fmt::format("MAXIM_EMULATED_MEMORY={}", taken + (2 << 20))}});
+  INFO(result.err);
+  CHECK(result.exit_code == 1);
+  CHECK(errors_of(result).size() == 1);
+  CHECK(count_of(result.err, "no memory for evaluation arena") == 1);
+  CHECK(maxim::read_text(output + "/model.safetensors") ==
+        maxim::read_text(plain + "/model.safetensors"));
 }
 
 TEST_CASE("the memory plan is all that is taken but the kernels' scratch", "[emulated]") {
