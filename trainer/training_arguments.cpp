@@ -265,6 +265,8 @@ void check_floats(const TrainingArguments& a) {
   for (const auto& [flag, value] :
        {std::pair{"--temperature", a.temperature}, {"--adam_epsilon", a.adam_epsilon}})
     if (!std::isfinite(1 / static_cast<float>(value))) refuse(flag, value, "0");
+  if (a.max_grad_norm > 0 && static_cast<float>(a.max_grad_norm) == 0)  // 0 would not clip
+    refuse("--max_grad_norm", a.max_grad_norm, "0");
   for (const auto& [flag, value] :
        {std::pair{"--adam_beta1", a.adam_beta1}, {"--adam_beta2", a.adam_beta2}})
     if (static_cast<float>(value) >= 1) refuse(flag, value, "1");

@@ -245,6 +245,7 @@ std::vector<BadInput> bad_inputs() {
       {"negative rate", {"--learning_rate", "-1"}, {"learning_rate"}, ""},
       {"rate that overflows", {"--learning_rate", "1e999"}, {"learning_rate"}, ""},
       {"temperature 0", {"--temperature", "0"}, {"temperature"}, ""},
+      {"norm that underflows", {"--max_grad_norm", "1e-46"}, {"max_grad_norm", "float32"}, ""},
       {"temperature NaN", {"--temperature", "nan"}, {"temperature"}, ""},
       {"dropout of 1", {"--hidden_dropout", "1"}, {"hidden_dropout"}, ""},
       {"unknown schedule", {"--lr_scheduler_type", "step"}, {"lr_scheduler_type"}, ""},
