@@ -25,7 +25,7 @@ void keep(std::vector<Hit>& heap, int64_t k, const Hit& hit) {
   std::push_heap(heap.begin(), heap.end(), better);
 }
 
-// The queries' vectors on this rank's device.
+// The queries' vectors on this rank's device, in the documents' type.
 class Queries {
  public:
   Queries(ModelSession& session, Communicator& communicator, const std::vector<std::string>& texts,
@@ -36,9 +36,12 @@ class Queries {
       fail_input("{} query tokens are more than the {} that can be searched at once",
                  encoded.tokens(), std::numeric_limits<int32_t>::max());
     const std::vector<int32_t> offsets(encoded.offsets.begin(), encoded.offsets.end());
-    memory_ = DeviceTensor(device_, DType::f32, encoded.tokens() * encoded.dimension, "queries");
+    const int64_t size = encoded.tokens() * encoded.dimension;
+    const DeviceTensor floats(device_, DType::f32, size, "queries in float32");
+    memory_ = DeviceTensor(device_, session.parameters().compute_type(), size, "queries");
     offsets_ = DeviceTensor(device_, DType::i32, encoded.count() + 1, "query offsets");
-    device_.copy_in(memory_.view(), encoded.vectors.data());
+    device_.copy_in(floats.view(), encoded.vectors.data());
+    session.ops().convert(memory_.view(), floats.view());
     device_.copy_in(offsets_.view(), offsets.data());
     vectors_ = {.vectors = memory_.view().reshape(encoded.tokens(), encoded.dimension),
                 .offsets = offsets_.view()};
@@ -155,7 +158,8 @@ DocumentIndex::DocumentIndex(ModelSession& session, Communicator& communicator,
   }
   Device& device = session.device();
   const int64_t dimension = session.config().embedding_size;
-  vectors_ = DeviceTensor(device, DType::f32, rows * dimension, "document vectors");
+  vectors_ = DeviceTensor(device, session.parameters().compute_type(), rows * dimension,
+                          "document vectors");
   offsets_ = DeviceTensor(device, DType::i32, offsets, "document offsets");
   const Tensor all = vectors_.view().reshape(rows, dimension);
   int64_t row = 0, offset = 0;
@@ -168,7 +172,7 @@ DocumentIndex::DocumentIndex(ModelSession& session, Communicator& communicator,
                                    .longest = vectors.longest};
                    row += tile.rows;
                    offset += vectors.offsets.rows();
-                   session.ops().convert(all.slice(tile.first_row, row), vectors.vectors);
+                   device.copy(all.slice(tile.first_row, row), vectors.vectors);
                    device.copy(offsets_.view().slice(tile.first_offset, offset), vectors.offsets);
                    tiles_.push_back(tile);
                  });

@@ -99,10 +99,9 @@ std::string CublasLt::name() const {
 CublasLt::Plan& CublasLt::plan_of(const GemmArgs& args, const GemmShape& s, bool with_sums) {
   const cudaDataType_t type = type_of(args.a), result = type_of(args.c);
   const int alignments[] = {alignment_of(args.b), alignment_of(args.a), alignment_of(args.c)};
-  const int64_t kinds = args.transpose_a | args.transpose_b << 1 | args.accumulate << 2 |
-                        !args.bias.absent() << 3 | type << 4 | result << 12 | alignments[0] << 20 |
-                        alignments[1] << 24 | int64_t{alignments[2]} << 28 |
-                        int64_t{with_sums} << 32;
+  const int64_t kinds = args.transpose_a | args.transpose_b << 1 | !args.bias.absent() << 3 |
+                        type << 4 | result << 12 | alignments[0] << 20 | alignments[1] << 24 |
+                        int64_t{alignments[2]} << 28 | int64_t{with_sums} << 32;
   const Key key{s.m, s.n, s.k, kinds};
   if (const auto known = plans_.find(key); known != plans_.end()) return *known->second;
   if (plans_.size() >= kMostPlans) plans_.clear();

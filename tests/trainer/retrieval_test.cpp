@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "tests/catch.h"
+#include "tests/reference/rounding.h"
 #include "tests/trainer/tiny_model.h"
 
 using namespace maxim;
@@ -45,6 +47,18 @@ double maxsim(const EncodedTexts& queries, int64_t q, const EncodedTexts& docume
   return sum;
 }
 
+// The tiny model in each type that its device computes in.
+void in_each_type(const std::function<void(ModelSession&, DType)>& work) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    ModelOptions options = tiny_options();
+    if (type != DType::f32 && !ModelSession(options, false).on_gpu()) continue;
+    options.compute_type = type;
+    ModelSession session(options, false);
+    INFO(name_of(type));
+    work(session, type);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("TopHits keeps the best of all tiles, equal scores by document number") {
@@ -78,41 +92,43 @@ TEST_CASE("TopHits: a score that is not a number is an error that names query an
 }
 
 TEST_CASE("retrieval gives the scores and the order of a plain double loop") {
-  const auto session = tiny_model();
-  SoloCommunicator solo;
-  const std::vector<std::string> documents = ragged_texts(40), queries = ragged_texts(5);
-  const EncodeSettings settings{.batch_size = 7, .batch_tokens = 150};
-  const auto hits = retrieve(*session, solo, queries, documents, 40, settings);
-  const EncodedTexts q = encode_texts(*session, solo, queries, true, {});
-  const EncodedTexts d = encode_texts(*session, solo, documents, false, {});
-  REQUIRE(hits.size() == queries.size());
-  // 16 query tokens, each the dot product of unit vectors in fp32 (64 products) from vectors that
-  // two batch shapes may make differ in the last bits.
-  const double bound = 16 * 64 * 6e-8;
-  for (size_t i = 0; i < hits.size(); ++i) {
-    REQUIRE(hits[i].size() == documents.size());
-    for (size_t rank = 0; rank < hits[i].size(); ++rank) {
-      const double exact = maxsim(q, i, d, hits[i][rank].document);
-      INFO("query " << i << " document " << hits[i][rank].document << ": " << hits[i][rank].score
-                    << ", double loop " << exact << ", bound " << bound);
-      CHECK(std::abs(hits[i][rank].score - exact) < bound);
-      if (rank > 0) CHECK(hits[i][rank - 1].score >= hits[i][rank].score);
+  in_each_type([](ModelSession& session, DType type) {
+    SoloCommunicator solo;
+    const std::vector<std::string> documents = ragged_texts(40), queries = ragged_texts(5);
+    const EncodeSettings settings{.batch_size = 7, .batch_tokens = 150};
+    const auto hits = retrieve(session, solo, queries, documents, 40, settings);
+    const EncodedTexts q = encode_texts(session, solo, queries, true, {});
+    const EncodedTexts d = encode_texts(session, solo, documents, false, {});
+    REQUIRE(hits.size() == queries.size());
+    // 16 query tokens, each the dot product of unit vectors in fp32 (64 products) from vectors that
+    // two batch shapes may make differ in the last bits, of 16 where it has those.
+    const double bound = 16 * (type == DType::f32 ? 64 * 6e-8 : 4 * roundoff(type));
+    for (size_t i = 0; i < hits.size(); ++i) {
+      REQUIRE(hits[i].size() == documents.size());
+      for (size_t rank = 0; rank < hits[i].size(); ++rank) {
+        const double exact = maxsim(q, i, d, hits[i][rank].document);
+        INFO("query " << i << " document " << hits[i][rank].document << ": " << hits[i][rank].score
+                      << ", double loop " << exact << ", bound " << bound);
+        CHECK(std::abs(hits[i][rank].score - exact) < bound);
+        if (rank > 0) CHECK(hits[i][rank - 1].score >= hits[i][rank].score);
+      }
     }
-  }
+  });
 }
 
 TEST_CASE("a kept index answers as retrieval does, also for more documents than there are") {
-  const auto session = tiny_model();
-  SoloCommunicator solo;
-  const std::vector<std::string> documents = ragged_texts(23), queries = ragged_texts(4);
-  const EncodeSettings settings{.batch_size = 5};
-  DocumentIndex index(*session, solo, documents, settings);
-  CHECK(index.tokens() == encode_texts(*session, solo, documents, false, settings).tokens());
-  for (int64_t k : {1, 5, 23, 1000}) {
-    const auto hits = retrieve(*session, solo, queries, documents, k, settings);
-    CHECK(hits[0].size() == std::min<size_t>(k, documents.size()));
-    CHECK(same(index.search(queries, k), hits));
-  }
+  in_each_type([](ModelSession& session, DType) {
+    SoloCommunicator solo;
+    const std::vector<std::string> documents = ragged_texts(23), queries = ragged_texts(4);
+    const EncodeSettings settings{.batch_size = 5};
+    DocumentIndex index(session, solo, documents, settings);
+    CHECK(index.tokens() == encode_texts(session, solo, documents, false, settings).tokens());
+    for (int64_t k : {1, 5, 23, 1000}) {
+      const auto hits = retrieve(session, solo, queries, documents, k, settings);
+      CHECK(hits[0].size() == std::min<size_t>(k, documents.size()));
+      CHECK(same(index.search(queries, k), hits));
+    }
+  });
 }
 
 TEST_CASE("equal documents are ordered by number") {
