@@ -6,6 +6,8 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "runtime/error.h"
@@ -16,6 +18,7 @@ namespace {
 // A wait of gloo that ends in vain closes all connections, so there is no time-out: whether a
 // silent rank still lives is not for a transport to tell. A lost connection ends the wait at once.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
+constexpr std::chrono::seconds kPatience(3);
 // gloo's wait for a new connection takes this many times the time-out that it is given.
 constexpr int kConnectFactor = 5;
 
@@ -29,8 +32,15 @@ class GlooStore final : public gloo::rendezvous::Store {
   }
   std::vector<char> get(const std::string& key) override {
     std::string value;
-    if (!store_.get(value, name_ + key, deadline_))
-      fail("rank {} did not say where it listens", key);  // gloo's keys are ranks
+    bool there = false;
+    try {
+      there = store_.get(value, name_ + key, deadline_);
+    } catch (const Error&) {
+      // Another rank has failed. Where the ranks are watched, its words end this process first.
+      std::this_thread::sleep_for(kPatience);
+      throw;
+    }
+    if (!there) fail("rank {} did not say where it listens", key);  // gloo's keys are ranks
     return std::vector<char>(value.begin(), value.end());
   }
   void wait(const std::vector<std::string>&) override {}  // get does

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <mpi.h>
 #include <omp.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -217,7 +218,18 @@ int find_timeout(int argc, char** argv) {
   return timeout;
 }
 
+// Rank 0 has a connection to every rank, and by variables every rank has two to every other;
+// many systems let a process open 1,024 files unless it asks for more. Where it may not, what fails
+// for want of them says so.
+void allow_many_connections() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = std::max(files.rlim_cur, std::min<rlim_t>(files.rlim_max, 1 << 16));
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
 void start(World& world, const Launcher& launcher, int argc, char** argv) {
+  allow_many_connections();
   // MPI and gloo write to connections whose peer may be gone, and report that as an error.
   const auto ignore_broken_pipes = [] { std::signal(SIGPIPE, SIG_IGN); };
   if (launcher.mpi) {

@@ -490,24 +490,13 @@ void Lifeline::judge_failures() {
   const auto failed = [](const State& s) { return s.failed; };
   const auto first = std::find_if(states_.begin(), states_.end(), failed);
   const Failure& cause = first->failure;
-  if (!std::all_of(states_.begin(), states_.end(), failed)) {
-    if (now() - first_failure_ > kPatience)
-      finish(cause.exit_code, name(static_cast<int>(first - states_.begin()), cause.message), -1);
-    return;
-  }
-  // All failed: each different message once.
-  if (std::all_of(states_.begin(), states_.end(),
-                  [&](const State& s) { return s.failure.message == cause.message; }))
-    finish(cause.exit_code, cause.message, -1);
-  std::vector<std::string> printed;
-  std::string errors;
-  for (int r = 0; r < size_; ++r) {
-    const std::string& message = states_[r].failure.message;
-    if (std::find(printed.begin(), printed.end(), message) != printed.end()) continue;
-    printed.push_back(message);
-    errors += (r == 0 ? "" : "\nerror: ") + name(r, message);
-  }
-  finish(cause.exit_code, errors, -1);
+  const bool all = std::all_of(states_.begin(), states_.end(), failed);
+  if (!all && now() - first_failure_ <= kPatience) return;
+  const bool alike = all && std::all_of(states_.begin(), states_.end(), [&](const State& s) {
+                       return s.failure.message == cause.message;
+                     });
+  const int rank = static_cast<int>(first - states_.begin());
+  finish(cause.exit_code, alike ? cause.message : name(rank, cause.message), -1);
 }
 
 // A rank is gone. On rank 0 that ends the job; the other ranks watch rank 0 only, and without it

@@ -65,6 +65,7 @@ Descriptor listen_on(int port) {
   Descriptor socket = open_socket(AF_INET6, SOCK_STREAM);
   const bool both = socket.is_open();
   if (!both) socket = open_socket(AF_INET, SOCK_STREAM);
+  if (!socket.is_open()) fail("no socket to listen on: {}", std::strerror(errno));
   const int on = 1, off = 0;
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (both) setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));

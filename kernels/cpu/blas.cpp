@@ -1,11 +1,14 @@
 #include "kernels/cpu/blas.h"
 
 #include <dlfcn.h>
+#include <omp.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "runtime/error.h"
 
@@ -37,6 +40,29 @@ Function symbol(void* library, const char* name) {
   return reinterpret_cast<Function>(address);
 }
 
+// Where there is no memory for the buffer of a calling thread, OpenBLAS tries again for ever. So
+// ask for it first, and have it taken now.
+void take_buffers(const Blas& blas) {
+  constexpr size_t kBufferBytes = 128 << 20;  // 32 << 22 in OpenBLAS's param.h for x86-64
+  constexpr int n = 384;  // long enough that all threads are in it at once
+  const int threads = omp_get_max_threads();
+  std::vector<std::vector<float>> room(threads);
+#pragma omp parallel  // so that the threads have their stacks and heaps before it is asked
+  room[omp_get_thread_num()].resize(2 * n * n);
+  const size_t bytes = kBufferBytes * threads + (kBufferBytes >> 2);
+  void* const trial = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (trial == MAP_FAILED)
+    fail("out of memory: OpenBLAS needs {} MiB of addresses for {} threads", bytes >> 20, threads);
+  munmap(trial, bytes);
+#pragma omp parallel
+  {
+    float* const x = room[omp_get_thread_num()].data();
+#pragma omp barrier
+    blas.sgemm(kBlasRowMajor, kBlasPlain, kBlasPlain, n, n, n, 1, x, n, x, n, 0, x + n * n, n);
+  }
+}
+
 Blas load() {
   const std::string wanted = core_type_of_cpu();
   if (!wanted.empty()) setenv("OPENBLAS_CORETYPE", wanted.c_str(), 0);
@@ -65,6 +91,7 @@ Blas load() {
   const std::string version = config.substr(0, config.find(' ', config.find(' ') + 1));
   blas.name = fmt::format("{} ({})", version, kernel);
   blas.warning = blas_kernel_warning(kernel, wanted);
+  take_buffers(blas);
   return blas;
 }
 

@@ -22,7 +22,7 @@ struct Blas {
 constexpr int kBlasRowMajor = 101, kBlasPlain = 111, kBlasTransposed = 112;  // CBLAS's enums
 
 // The library, loaded by the first call. Throws Error naming the package when there is none, or
-// when it takes 64-bit integers.
+// when it takes 64-bit integers, or when there is no memory for what it works in.
 const Blas& blas();
 
 // What `kernel`, a core name of OpenBLAS, costs on a CPU whose best core type is `wanted`
