@@ -44,7 +44,7 @@ Function symbol(void* library, const char* name) {
 // ask for it first, and have it taken now.
 void take_buffers(const Blas& blas) {
   constexpr size_t kBufferBytes = 128 << 20;  // 32 << 22 in OpenBLAS's param.h for x86-64
-  constexpr int n = 384;  // long enough that all threads are in it at once
+  constexpr int n = 384;                      // long enough that all threads are in it at once
   const int threads = omp_get_max_threads();
   std::vector<std::vector<float>> room(threads);
 #pragma omp parallel  // so that the threads have their stacks and heaps before it is asked

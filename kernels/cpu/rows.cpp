@@ -1,5 +1,6 @@
-// Copies of rows. The rows that take part in scoring: out of all rows before the projection, back into all rows
-// after it. Each byte is read and written once: scatter_rows zeroes only the rows between.
+// Copies of rows. The rows that take part in scoring: out of all rows before the projection, back
+// into all rows after it. Each byte is read and written once: scatter_rows zeroes only the rows
+// between.
 #include <cstring>
 
 #include "kernels/cpu/cpu_ops.h"
