@@ -25,9 +25,9 @@ std::string text(uint32_t row, uint32_t column, int longest) {
 
 }  // namespace
 
-std::string training_rows(int rows, int negatives) {
+std::string training_rows(int rows, int negatives, int first) {
   std::string result;
-  for (int row = 0; row < rows; ++row) {
+  for (int row = first; row < first + rows; ++row) {
     // Later rows have much longer documents, so that ranks differ.
     result += text(row, 0, 12);
     for (int column = 1; column <= 1 + negatives; ++column)
