@@ -87,7 +87,7 @@ void remove_leftovers(const std::string& directory) {
 
 OutputDirectory::OutputDirectory(const std::string& path, bool overwrite) : path_(path) {
   std::error_code error;
-  fs::create_directories(path, error);
+  created_ = fs::create_directories(path, error);
   if (error || !fs::is_directory(path))
     fail_input("--output_dir {}: cannot be created: {}", path,
                error ? error.message() : "not a directory");
@@ -106,6 +106,7 @@ OutputDirectory::OutputDirectory(const std::string& path, bool overwrite) : path
 OutputDirectory::~OutputDirectory() {
   // Removed while still locked, so that no other job can have taken it.
   unlink((path_ + "/" + kLockName).c_str());
+  if (created_) rmdir(path_.c_str());  // which fails unless nothing was written
   close(lock_);
 }
 

@@ -13,7 +13,8 @@ class OutputDirectory {
  public:
   // Creates and locks the directory, and removes what killed runs left half-done. Throws InputError
   // when it cannot be written, when another running job holds it (its process and host are named),
-  // or when it has files of an earlier run and `overwrite` is false.
+  // or when it has files of an earlier run and `overwrite` is false. One that it created and that
+  // nothing was written into is gone with it.
   OutputDirectory(const std::string& path, bool overwrite);
   ~OutputDirectory();
   OutputDirectory(const OutputDirectory&) = delete;
@@ -34,6 +35,7 @@ class OutputDirectory {
  private:
   std::string path_;
   int lock_ = -1;
+  bool created_ = false;
   std::vector<int64_t> checkpoints_;  // steps saved by this run, ascending
 };
 

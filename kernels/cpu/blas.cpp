@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <memory>
+#include <new>
 #include <string_view>
 #include <vector>
 
@@ -46,18 +48,19 @@ void take_buffers(const Blas& blas) {
   constexpr size_t kBufferBytes = 128 << 20;  // 32 << 22 in OpenBLAS's param.h for x86-64
   constexpr int n = 384;                      // long enough that all threads are in it at once
   const int threads = omp_get_max_threads();
-  std::vector<std::vector<float>> room(threads);
+  std::vector<std::unique_ptr<float[]>> room(threads);
 #pragma omp parallel  // so that the threads have their stacks and heaps before it is asked
-  room[omp_get_thread_num()].resize(2 * n * n);
-  const size_t bytes = kBufferBytes * threads + (kBufferBytes >> 2);
+  room[omp_get_thread_num()].reset(new (std::nothrow) float[2 * n * n]());
+  const bool all = std::find(room.begin(), room.end(), nullptr) == room.end();
+  const size_t bytes = kBufferBytes * threads + kBufferBytes / 4;  // some to spare
   void* const trial = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (trial == MAP_FAILED)
+  if (!all || trial == MAP_FAILED)
     fail("out of memory: OpenBLAS needs {} MiB of addresses for {} threads", bytes >> 20, threads);
   munmap(trial, bytes);
 #pragma omp parallel
   {
-    float* const x = room[omp_get_thread_num()].data();
+    float* const x = room[omp_get_thread_num()].get();
 #pragma omp barrier
     blas.sgemm(kBlasRowMajor, kBlasPlain, kBlasPlain, n, n, n, 1, x, n, x, n, 0, x + n * n, n);
   }

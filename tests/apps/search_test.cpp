@@ -66,6 +66,29 @@ TEST_CASE("search waits for who types, however long") {
   CHECK(lines_of(result.out).size() == 4);
 }
 
+// OpenBLAS tries for ever to get the 128 MB that it wants for a thread. The limit is what the
+// program has when it is ready, less some of that.
+TEST_CASE("too little memory for matrix products is told, not waited for") {
+  const TemporaryDirectory directory;
+  const std::string corpus = directory.write("corpus.jsonl", kCorpus);
+  std::string line;
+  for (const std::string& word : search(corpus, {"--device", "cpu"})) line += " '" + word + "'";
+  const std::string log = directory.file("log");
+  const RunResult result =
+      run({"bash", "-c",
+           "exec 3< <(exec sleep 9 2> /dev/null); " + line + " <&3 2> " + log + " & " +
+               "for i in $(seq 100); do grep -q 'type a query' " + log +
+               " && break; sleep 0.1; done; " +
+               "ready=$(awk '/VmSize/ { print $2 }' /proc/$!/status); kill $!; "
+               "ulimit -v $((ready - 100000)); exec " +
+               line});
+  INFO(result.err);
+  CHECK(result.exit_code == 1);
+  CHECK(result.seconds < 10);
+  CHECK(errors_of(result).size() == 1);
+  CHECK(count_of(result.err, "out of memory: OpenBLAS needs") == 1);
+}
+
 TEST_CASE("search answers a file of queries, printed or as JSON lines") {
   const TemporaryDirectory directory;
   const std::string corpus = directory.write("corpus.jsonl", kCorpus);

@@ -364,7 +364,7 @@ TEST_CASE("mpi: the second queue works in order beside the first") {
   }
 }
 
-// Fails by variables only: mpirun ties a rank to its cores, and OpenMP counts those.
+// Can only fail by variables: mpirun ties a rank to its cores, and OpenMP counts those.
 TEST_CASE("mpi: what runs beside takes no threads from the other ranks") {
   for (const Place& place : places()) {
     INFO(place.name);
