@@ -30,7 +30,10 @@ TEST_CASE("a directory with files is refused unless it may be overwritten", "[ou
   const maxim_tests::TemporaryDirectory temporary;
   const std::string path = temporary.path() + "/run";
   { const OutputDirectory fresh(path, false); }
+  CHECK_FALSE(fs::exists(path));  // it left nothing behind
+  maxim::make_directories(path);
   { const OutputDirectory empty(path, false); }
+  CHECK(fs::exists(path));  // it was there before
   maxim::write_text(path + "/config.json", "{}");
   CHECK_THROWS_AS(OutputDirectory(path, false), InputError);
   CHECK(maxim::read_text(path + "/config.json") == "{}");
